@@ -377,6 +377,7 @@ def _conversions() -> Iterator[tuple[str, LibraryFunction]]:
         for target in ELEMENTS:
             if source != target:
                 yield f"convert_{source}_{target}", _convert(source, target)
+    yield "far_f32_i64", LibraryFunction("i64x@N", ("f32x@N x",), lane="(int64_t)x", rare=True)
     yield "ourcc_encode_f8", LibraryFunction("", (), raw=_ENCODE)
     yield from _brain_floats()
     yield from _halves()
@@ -520,6 +521,9 @@ def _halves() -> Iterator[tuple[str, LibraryFunction]]:
     yield "narrow_f64_f16", LibraryFunction("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")
 
 
+_BY_WORDS = "return __builtin_convertvector(__builtin_convertvector(x, i32x@N), i64x@N);"
+
+
 def _convert(source: str, target: str) -> LibraryFunction:
     """Float to integer truncates and never traps, through i64 so that narrow types wrap; the rest is what C does."""
     args, result = (f"{source}x@N x",), f"{target}x@N"
@@ -534,6 +538,11 @@ def _convert(source: str, target: str) -> LibraryFunction:
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):
         body = f"return convert_i32_{target}_@N(__builtin_convertvector(x, i32x@N));"
         return LibraryFunction(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
+    if (source, target) == ("f32", "i64"):
+        # By way of 32 bits but where one instruction takes it to 64, or a number does not fit.
+        whole = f"return __builtin_convertvector(x, {result});"
+        text = f"if (fold_any_i32_@N(~(abs_f32_@N(x) < 2147483648.0f))) return far_f32_i64_@N(x);\n{_BY_WORDS}"
+        return LibraryFunction(result, args, text, scalar=f"return {plain};", fast={(n, "avx512dq"): whole for n in (4, 8, 16)})
     if source in ("i8", "u8") and target == "f32":
         return LibraryFunction(
             result, args, f"return __builtin_convertvector(convert_{source}_i32_@N(x), f32x@N);", scalar=f"return {plain};"

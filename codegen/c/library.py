@@ -184,14 +184,16 @@ class Library:
         return self._fill(function.body if isinstance(function.body, str) else function.body(lanes), lanes)
 
     def _halved(self, function: LibraryFunction, name: str, lanes: int, names: list[str]) -> str:
-        """A body over vectors that calls the function of half as many lanes twice."""
+        """A body over vectors that calls the function of half as many lanes twice; never by way of memory, which is slow to join them."""
+        first, second = (", ".join(str(n) for n in range(start, start + lanes // 2)) for start in (0, lanes // 2))
         lines = []
-        for kind, value in ((function.result, "r"), *((arg.split()[0], given) for arg, given in zip(function.args, names, strict=True))):
-            start = "" if value == "r" else f" = {{{value}}}"
-            lines.append(f"union {{ {self._fill(kind, lanes)} all; {self._fill(kind, lanes // 2)} half[2]; }} both_{value}{start};")
-        halves = ", ".join(f"both_{value}.half[h]" for value in names)
-        lines.append(f"for (int h = 0; h < 2; ++h) both_r.half[h] = {name}_{lanes // 2}({halves});")
-        return "\n".join([*lines, "return both_r.all;"])
+        for half, order in (("low", first), ("high", second)):
+            given = (
+                f"__builtin_shufflevector({value}, {value}, {order})" if self._bits(arg, lanes) else value
+                for arg, value in zip(function.args, names, strict=True)
+            )
+            lines.append(f"const {self._fill(function.result, lanes // 2)} {half} = {name}_{lanes // 2}({', '.join(given)});")
+        return "\n".join([*lines, f"return __builtin_shufflevector(low, high, {first}, {second});"])
 
     @staticmethod
     def _bits(arg: str, lanes: int) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Load, Reduce, Region, Scan, Store, subscripted, values_of, walk
+from ....ir.expression import Apply, Index
+from ....ir.region import Load, Reduce, Ref, Region, Scalar, Scan, Store, parts, subscripted, values_of, walk
+from ....ir.region.cost import EXPENSIVE
 from ....ir.region.stores import Fold, needed, parallel_axes
 from ..accesses import SCORE, apart, is_within, step_of, stride_class
 from ..lower import upper_bound
@@ -18,6 +21,10 @@ TURNED = 16
 """Elements of an axis that the lanes stride across, taken together: so many f32 fill a line of memory."""
 FEWEST = 4
 """Elements that an axis in the lanes may have at least."""
+WORTH = 12
+"""Operations for the same lanes that are computed once for a block of another axis, and not for each of its elements."""
+DEAR = 8
+"""So many are as much as a function that takes long."""
 SECOND = 1
 """What an access says for an axis along which it takes every second element: two loads and a shuffle."""
 
@@ -101,7 +108,9 @@ def choose_axes(problem: Problem, stores: Sequence[Store], lanes: int, vectors: 
     grid = grid_axes(problem.region, stores, statements)
     accesses = _accesses((*statements, *stores), stores)
     lane = _lane(problem, stores, statements, grid, accesses, lanes)
-    turned = _turned(problem, grid, lane, accesses) if lane in grid and lane is not None else None
+    turned = None
+    if lane in grid and lane is not None:
+        turned = _turned(problem, grid, lane, accesses) or _repeated(problem, grid, lane, (*statements, *stores))
     return NestAxes(problem, grid, lane, turned, lanes * vectors, lanes, block)
 
 
@@ -178,3 +187,33 @@ def _turned(problem: Problem, grid: tuple[str, ...], lane: str, accesses: Access
         if strides[lane] == 2 and along and dims.at_most(TURNED, region.axis(along[0]).extent, problem.symbols) is True:
             return along[0]
     return None
+
+
+def _repeated(problem: Problem, grid: tuple[str, ...], lane: str, statements: Sequence[Fold | Store]) -> str | None:
+    """The axis along which most is computed again for the same lanes, as places and weights are for each channel of an image."""
+    region, counts = problem.region, Counter[str]()
+    named = {statement.name: frozenset(statement.axes) for statement in statements if not isinstance(statement, Store)}
+    # Where a value is named it is computed once for each point of its axes, however often it is read.
+    for statement in statements:
+        for value in values_of(statement):
+            _, found = _computed(value, named)
+            for axes, work in found.items():
+                counts.update({name: work for name in grid if lane in axes and name != lane and name not in axes})
+    counts = Counter({name: work for name, work in counts.items() if upper_bound(region.axis(name).extent, problem.symbols) != 1})
+    most = max(counts.values(), default=0)
+    return next(name for name in reversed(grid) if counts[name] == most) if most >= WORTH else None
+
+
+def _computed(value: Scalar, named: Mapping[str, frozenset[str]]) -> tuple[frozenset[str], Counter[frozenset[str]]]:
+    """The axes that a value varies over, and the operations of its parts by theirs."""
+    if isinstance(value, Ref):
+        return named[value.name], Counter()
+    own: set[str] = set(dims.symbols(value.value)) if isinstance(value, Index) else set()
+    if isinstance(value, Load):
+        own = {name for subscript in value.subscripts for name in dims.symbols(subscript)}
+    found = [_computed(part, named) for part in parts(value)]
+    axes = frozenset(own).union(*(inner for inner, _ in found))
+    work = sum((inner for _, inner in found), Counter[frozenset[str]]())
+    if isinstance(value, Apply):
+        work[axes] += DEAR if value.primitive in EXPENSIVE else 1
+    return axes, work

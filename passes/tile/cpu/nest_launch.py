@@ -74,12 +74,16 @@ class NestLaunch:
         if turned is None:
             self._statements(block)
             return
+        # What is the same for all elements of the block is computed once, before them.
+        alike = [s for s in self.statements if isinstance(s, Let) and turned not in s.axes] if not self.scans else []
+        for statement in alike:
+            self._named(block, statement, often=True)
         lanes = block.axes[-1]
         block.axes.append(turned)
         with block.loop(turned, "walk", 0, 0, 1, parent=turned) as inner:
             block.axes = [inner, lanes]
             block.index[turned] = dims.symbol(inner)
-            self._statements(block)
+            self._statements(block, alike)
 
     def _walk(self, block: Block, axes: Sequence[str], body: Callable[[bool], None], carries: tuple[TileRef, ...] = ()) -> None:
         """Loops over `axes`, the lane axis in vector steps, around what `body` adds, which is told whether all of a step lies inside."""
@@ -87,11 +91,13 @@ class NestLaunch:
 
     # --- statements inside a grid point ---
 
-    def _statements(self, block: Block) -> None:
+    def _statements(self, block: Block, done: Sequence[Let] = ()) -> None:
         if self.scans:
             self._scan(block)
             return
         for statement in self.statements:
+            if statement in done:
+                continue
             if isinstance(statement, Reduce):
                 self._reduction(block, statement)
             elif isinstance(statement, Let):
@@ -120,15 +126,15 @@ class NestLaunch:
 
     # --- named values ---
 
-    def _named(self, block: Block, statement: Let) -> None:
-        """A named value: at once where it does not vary inside, in a cache tile where that fits, else at each use."""
+    def _named(self, block: Block, statement: Let, often: bool = False) -> None:
+        """A named value: at once where it does not vary inside, in a cache tile where that fits and pays, else at each use."""
         rest = self.axes.rest(statement.axes)
         if not rest:
             value = block.let(statement.name, block.lower(statement.value))
             block.readers[statement.name] = lambda _: value
             return
         extents = self._bounds(rest)
-        if extents is None or math.prod(extents) > LOCAL_LIMIT or not self._is_costly(statement):
+        if extents is None or math.prod(extents) > LOCAL_LIMIT or not (often or self._is_costly(statement)):
             block.later(statement)
             return
         self._keep(block, statement, rest, extents, lambda: block.lower(statement.value))

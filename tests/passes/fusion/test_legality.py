@@ -308,6 +308,28 @@ def test_a_product_that_is_stored_as_a_view_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "wide", "flat", "is_view"),
+    [
+        ("N, 1, 48", "N, 5, 48", "N, 240", True),
+        ("1, N, 48", "7, N, 48", "7*N, 48", True),
+        ("N, 1, 8", "N, 5, 8", "N, 40", False),
+        ("N, 48, 1", "N, 48, 2", "N, 96", False),
+    ],
+)
+def test_rows_that_are_repeated_are_stored_as_rows(source: str, wide: str, flat: str, is_view: bool) -> None:
+    """Read from there each element is found by a division; short rows are read as they lie."""
+    width = 48 if "48" in source else 8
+    body = f"""%s = exp(%x) : f32[N, 48]
+        %r = slice(%s) {{starts = [0, 0], sizes = [N, {width}], steps = [1, 1]}} : f32[N, {width}]
+        %a = reshape(%r) {{shape = [{source}]}} : f32[{source}]
+        %v = broadcast_to(%a) {{shape = [{wide}]}} : f32[{wide}]
+        %y = reshape(%v) {{shape = [{flat}]}} : f32[{flat}]"""
+    found = module("%y", f"f32[{flat}]", body)
+    made = choices(found)
+    assert (named(found, "v").op in made.views) is is_view
+
+
+@pytest.mark.parametrize(
     ("between", "product"),
     [
         ("%r = slice(%v) {starts = [0, 0], sizes = [N, 48], steps = [1, 1]} : f32[N, 48]", "matmul(%r, %q) : f32[N, 48]"),

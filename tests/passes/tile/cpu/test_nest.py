@@ -159,3 +159,57 @@ module @m symbols {{ N in 1..64 }} {{
     got = np.asarray(Engine(compile_module(module, build_options({})), threads=1)(x))
     wanted = np.stack([x[..., n : n + 39 * stride + 1 : stride] for n in range(window)]).max(0)
     np.testing.assert_array_equal(got, wanted)
+
+
+SAMPLED = """region @region(%x0: f32[i 40, N], %x1: f32[j M]) -> %y0: f32[i 40, j M] {
+  axes i: 40, j: M
+  %t0 = mul(exp(mul(%x1[j], %x1[j])), f32(3.0)) : f32[j]
+  %t1 = cast(min(max(mul(%x1[j], f32(9.0)), f32(0.0)), f32(2.0)), i64) : i64[j]
+  %y0[i, j] = mul(%x0[i, %g0] else 0.0 with (%g0 = max(min(%t1, index(N - 1)), i64(0))), add(%t0, sub(%t0, f32(1.0))))
+}
+"""
+
+
+@pytest.mark.parametrize(("costly", "blocked"), [(True, True), (False, False)])
+def test_what_rows_share_is_computed_before_a_block_of_them(costly: bool, blocked: bool) -> None:
+    text = SAMPLED if costly else SAMPLED.replace("exp(mul(%x1[j], %x1[j]))", "%x1[j]").replace("add(%t0, sub(%t0, f32(1.0)))", "%t0")
+    problem = Problem(parse_region(text), Facts().with_range("N", 1, 99).with_range("M", 1, 999), {})
+    (match,) = matches([Nest()], problem, AVX512)
+    (launch,) = Nest().tile(match, next(iter(Nest().space(match, AVX512))), AVX512).launches
+    assert ({axis.name: axis.step for axis in launch.grid}["i"] == TURNED) is blocked
+    inner = [s for s in statements(launch.body) if isinstance(s, For) and s.step == 1]
+    assert bool(inner) is blocked
+    assert not any("exp" in str(loop.body) for loop in inner)
+
+
+IMAGES = """
+module @m symbols {{ M in 1..4096 }} {{
+  func @main(%x: f32[{batch}, {channels}, 50], %g: f32[{batch}, M]) -> f32[{batch}, {channels}, M] {{
+    %s = sin(%g) : f32[{batch}, M]
+    %e = exp(%s) : f32[{batch}, M]
+    %d = mul(%e, %e) : f32[{batch}, M]
+    %f = floor(%d) : f32[{batch}, M]
+    %n = cast(%f) {{dtype = i32}} : i32[{batch}, M]
+    %r = sub(%d, %f) : f32[{batch}, M]
+    %n3 = reshape(%n) {{shape = [{batch}, 1, M]}} : i32[{batch}, 1, M]
+    %r3 = reshape(%r) {{shape = [{batch}, 1, M]}} : f32[{batch}, 1, M]
+    %nb = broadcast_to(%n3) {{shape = [{batch}, {channels}, M]}} : i32[{batch}, {channels}, M]
+    %rb = broadcast_to(%r3) {{shape = [{batch}, {channels}, M]}} : f32[{batch}, {channels}, M]
+    %p = take_along_axis(%x, %nb) {{axis = 2}} : f32[{batch}, {channels}, M]
+    %y = mul(%p, %rb) : f32[{batch}, {channels}, M]
+    return %y
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(("batch", "channels"), [(1, 3), (2, 16), (3, 33), (1, 1)])
+def test_images_are_sampled_at_places_that_channels_share(batch: int, channels: int) -> None:
+    text = IMAGES.format(batch=batch, channels=channels)
+    engine = Engine(compile_module(parse_module(text), build_options({"targets": ["native"], "tune": "off"})), threads=2)
+    for places in (1, 7, 32, 100, 257):
+        numbers = np.random.default_rng(places)
+        x, g = numbers.normal(size=(batch, channels, 50)).astype(np.float32), numbers.normal(size=(batch, places)).astype(np.float32)
+        d = np.exp(np.sin(g)) ** 2
+        index = np.broadcast_to(np.floor(d).astype(np.int64)[:, None], (batch, channels, places))
+        np.testing.assert_allclose(engine(x, g), np.take_along_axis(x, index, 2) * (d - np.floor(d))[:, None], rtol=1e-4, atol=1e-4)
