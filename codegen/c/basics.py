@@ -276,6 +276,10 @@ def _folds() -> Iterator[tuple[str, LibraryFunction]]:
         yield f"fold_min_{name}", tree(name, f"min_{name}_@N(x, y)", "min")
     yield "fold_any_i32", tree("i32", "x | y")
     yield "fold_all_i32", tree("i32", "x & y")
+    # Whether a lane of a mask is set: a number that is not 0.
+    signs = {(8, "avx2"): "_mm256_movemask_ps((__m256)x)", (4, "avx2"): "_mm_movemask_ps((__m128)x)"}
+    signs[16, "avx512dq"] = "_mm512_movepi32_mask((__m512i)x)"
+    yield "any_i32", LibraryFunction("int", ("i32x@N x",), "return fold_any_i32_@N(x);", scalar="return x;", fast=signs)
 
 
 _SMALL = {
@@ -541,7 +545,7 @@ def _convert(source: str, target: str) -> LibraryFunction:
     if (source, target) == ("f32", "i64"):
         # By way of 32 bits but where one instruction takes it to 64, or a number does not fit.
         whole = f"return __builtin_convertvector(x, {result});"
-        text = f"if (fold_any_i32_@N(~(abs_f32_@N(x) < 2147483648.0f))) return far_f32_i64_@N(x);\n{_BY_WORDS}"
+        text = f"if (any_i32_@N(~(abs_f32_@N(x) < 2147483648.0f))) return far_f32_i64_@N(x);\n{_BY_WORDS}"
         return LibraryFunction(result, args, text, scalar=f"return {plain};", fast={(n, "avx512dq"): whole for n in (4, 8, 16)})
     if source in ("i8", "u8") and target == "f32":
         return LibraryFunction(

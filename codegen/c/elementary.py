@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from .library import ELEMENTS, LibraryFunction
-from .pieces import erf_in_pieces, gelu_in_pieces
+from .angles import angles
+from .library import ELEMENTS, LibraryFunction, horner
+from .pieces import gelu_in_pieces
+from .powers import powers
+from .remainders import remainders
 
 V = "f32x@N"
 
 
 def elementary() -> dict[str, LibraryFunction]:
     """All of them by name."""
-    return {**dict(_vectorised()), **dict(_through_libm()), **dict(_arithmetic()), **dict(_integers())}
-
-
-def _horner(variable: str, result: str, *coefficients: str) -> str:
-    """Statements that evaluate a polynomial, highest coefficient first, by fused multiply-adds."""
-    lines = [f"{V} {result} = splat_f32_@N({coefficients[0]});"]
-    lines += [f"{result} = fma_f32_@N({result}, {variable}, splat_f32_@N({c}));" for c in coefficients[1:]]
-    return "\n".join(lines)
+    groups = (_vectorised(), angles(), powers(), remainders(), _through_libm(), _arithmetic(), _integers())
+    return {name: function for group in groups for name, function in group}
 
 
 # (exp(r) - 1 - r) / r**2 on +-ln2/2, 5e-11
@@ -40,41 +37,15 @@ _LOG = (
     *("6.746601322e-02f", "-1.167564130e-01f", "1.188817460e-01f", "-1.240559142e-01f", "1.421955091e-01f"),
     *("-1.666799567e-01f", "2.000211873e-01f", "-2.500000960e-01f", "3.333331260e-01f"),
 )
-# (tanh(x) - x) / x**3 in x**2 up to 0.625**2, 2e-10
-_TANH = ("2.147536863e-03f", "-8.182673861e-03f", "2.170296711e-02f", "-5.394720427e-02f", "1.333320976e-01f", "-3.333333091e-01f")
-# erf(x) / x - 1 in x**2 up to 1, 1e-9
-_ERF = (
-    "7.889119549e-05f",
-    "-8.020841285e-04f",
-    "5.189535340e-03f",
-    "-2.685444459e-02f",
-    "1.128360018e-01f",
-    "-3.761262714e-01f",
-    "1.283791659e-01f",
-)
-# log(erfc(x)) on [0.95, 4.1], 1e-9 of erfc
-_ERFC = (
-    "1.915050911e-04f",
-    "-2.999549594e-03f",
-    "2.205203117e-02f",
-    "-1.035669588e-01f",
-    "-6.375999661e-01f",
-    "-1.127426128e+00f",
-    "-2.564360596e-04f",
-)
-# (sin(r) - r) / r**3 and (cos(r) - 1 + r**2/2) / r**4 in r**2 on +-pi/4, 5e-12 and 1e-13
-_SIN = ("2.717568130e-06f", "-1.983925702e-04f", "8.333329145e-03f", "-1.666666664e-01f")
-_COS = ("-2.720333771e-07f", "2.479943682e-05f", "-1.388888344e-03f", "4.166666662e-02f")
-
 _ROUND = "12582912.0f"  # 1.5 * 2**23: adding and taking it away rounds to the nearest integer
 
-_REDUCE = f"""
-{V} n = fma_f32_@N(c, splat_f32_@N(1.4426950408889634f), splat_f32_@N({_ROUND})) - {_ROUND};
+_REST = f"""
 {V} r = fma_f32_@N(n, splat_f32_@N(-6.93145752e-1f), c);
 r = fma_f32_@N(n, splat_f32_@N(-1.42860677e-6f), r);
-{_horner("r", "p", *_EXP)}
+{horner("r", "p", *_EXP)}
 p = fma_f32_@N(p, r * r, r);
 """
+_REDUCE = f"{V} n = fma_f32_@N(c, splat_f32_@N(1.4426950408889634f), splat_f32_@N({_ROUND})) - {_ROUND};{_REST}"
 _CLAMP = "{V} c = max_number_f32_@N(splat_f32_@N({low}), min_number_f32_@N(splat_f32_@N({high}), x));\n"
 
 # What is 0 in any case, as masked scores are, is not computed: processors take a hundred cycles for a result below the normal range.
@@ -91,22 +62,48 @@ i32x@N h = e >> 1;
 return p * (f32x@N)((h + 127) << 23) * (f32x@N)((e - h + 127) << 23);
 """
 
-_EXP_BODY = _CLAMP_ABOVE.format(V=V, high="89.0f", low="-104.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE.format(low="-104.0f")
+# Where instructions scale by powers of two, and for what is beyond the normal range elsewhere.
+_EXP_SCALED = _CLAMP_ABOVE.format(V=V, high="89.0f", low="-104.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE.format(low="-104.0f")
 
-_EXP2_BODY = (
+_EXP2_SCALED = (
     _CLAMP_ABOVE.format(V=V, high="129.0f", low="-150.0f")
     + f"""
 {V} n = (c + {_ROUND}) - {_ROUND};
 {V} r = c - n;
-{_horner("r", "p", *_EXP2)}
+{horner("r", "p", *_EXP2)}
 """
     + _SCALE.format(low="-150.0f")
 )
 
+# The sum with 1.5 * 2**23 + 127 has the exponent of 2**n as its lowest bits: 0 for n = -127, to which all below is raised. Only what
+# is above the normal range, or below it and not 0 in any case, is computed again.
+_BIASED = "12583039.0f"
+_NORMAL = """
+i32x@N far = abs_f32_@N(x) > {beyond};
+if (__builtin_expect(any_i32_@N(far), 0) && any_i32_@N(far & (x > {low}))) y = far_{name}_f32_@N(x);
+return y;
+"""
+
+_EXP_BODY = f"""
+{V} c = max_number_f32_@N(splat_f32_@N(-88.0f), x);
+{V} t = fma_f32_@N(c, splat_f32_@N(1.4426950408889634f), splat_f32_@N({_BIASED}));
+{V} n = t - {_BIASED}, s = (f32x@N)((i32x@N)t << 23);{_REST}
+{V} y = fma_f32_@N(p, s, s);{_NORMAL.format(beyond="87.0f", low="-104.0f", name="exp")}
+"""
+
+# With 128 in place of 127, so that ties are rounded to the same side, and half of the polynomial.
+_EXP2_BODY = f"""
+{V} c = max_number_f32_@N(splat_f32_@N(-128.0f), x);
+{V} t = c + 12583040.0f;
+{V} r = c - (t - 12583040.0f);
+{horner("r", "p", *(f"0.5f * {coefficient}" for coefficient in _EXP2))}
+{V} y = p * (f32x@N)((i32x@N)t << 23);{_NORMAL.format(beyond="126.0f", low="-150.0f", name="exp2")}
+"""
+
 # The same: one instruction takes what lies beside the nearest integer.
 _EXP2_16 = f"""
 f32x16 r = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
-{_horner("r", "p", *_EXP2).replace("@N", "16")}
+{horner("r", "p", *_EXP2).replace("@N", "16")}
 return scale_some_f32_16(p, x - r, x, -150.0f);
 """
 
@@ -116,7 +113,7 @@ _EXP2_NARROW_BODY = (
     + f"""
 {V} n = floor_f32_@N(c);
 {V} r = c - n;
-{_horner("r", "p", *_EXP2_NARROW)}
+{horner("r", "p", *_EXP2_NARROW)}
 """
     + _SCALE.format(low="-126.0f")
 )
@@ -124,7 +121,7 @@ _EXP2_NARROW_BODY = (
 # The same: one instruction takes the fraction, and one scales by the rest.
 _EXP2_NARROW_16 = f"""
 f32x16 r = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
-{_horner("r", "p", *_EXP2_NARROW).replace("@N", "16")}
+{horner("r", "p", *_EXP2_NARROW).replace("@N", "16")}
 return scale_some_f32_16(p, x, x, -126.0f);
 """
 
@@ -147,7 +144,7 @@ i32x@N b = (i32x@N)v - 0x3f3504f3;
 i32x@N k = b >> 23;
 {V} e = __builtin_convertvector(k + (tiny & -23), f32x@N);
 {V} f = (f32x@N)((b & 0x7fffff) + 0x3f3504f3) - 1.0f;
-{_horner("f", "p", *_LOG)}
+{horner("f", "p", *_LOG)}
 {V} z = f * f;
 {V} y = p * f * z;
 """
@@ -187,49 +184,11 @@ r = select_f32_@N((u > 0.0f) & (u < INFINITY), r + lost, r);
 return select_f32_@N(abs_f32_@N(x) < 1e-8f, x, r);
 """
 
-_TANH_BODY = f"""
-{V} a = abs_f32_@N(x);
-{V} z = x * x;
-{_horner("z", "q", *_TANH)}
-q = fma_f32_@N(q, z * x, x);
-{V} t = exp_f32_@N(select_f32_@N(a > 10.0f, splat_f32_@N(10.0f), a) * 2.0f);
-{V} y = 1.0f - 2.0f / (t + 1.0f);
-return copysign_f32_@N(select_f32_@N(a < 0.625f, q, y), x);
-"""
-
-_ERF_BODY = f"""
-{V} a = abs_f32_@N(x);
-{V} z = x * x;
-{_horner("z", "q", *_ERF)}
-q = fma_f32_@N(q, x, x);
-{V} t = select_f32_@N(a > 4.1f, splat_f32_@N(4.1f), a);
-{_horner("t", "w", *_ERFC)}
-{V} y = 1.0f - exp_f32_@N(w);
-return select_f32_@N(a < 1.0f, q, copysign_f32_@N(y, x));
-"""
-
-# The argument is reduced in f64 by two parts of pi/2: exact enough up to 2**26, beyond which libm is asked.
-_TRIGONOMETRIC = f"""
-f64x@N d = __builtin_convertvector(x, f64x@N);
-f64x@N n = (d * 0.63661977236758134 + 6755399441055744.0) - 6755399441055744.0;
-f64x@N w = (d - n * 1.5707963267341256) - n * 6.077100506506192e-11;
-{V} r = __builtin_convertvector(w, f32x@N);
-i32x@N q = __builtin_convertvector(n, i32x@N) + TURN;
-{V} z = r * r;
-{_horner("z", "s", *_SIN)}
-s = fma_f32_@N(s, z * r, r);
-{_horner("z", "c", *_COS)}
-c = fma_f32_@N(c, z * z, fma_f32_@N(splat_f32_@N(-0.5f), z, splat_f32_@N(1.0f)));
-{V} y = select_f32_@N(-(q & 1), c, s);
-y = (f32x@N)((i32x@N)y ^ ((q & 2) << 30));
-i32x@N far = ~(abs_f32_@N(x) < 1e6f);
-if (fold_any_i32_@N(far)) y = far_LIBM_f32_@N(far, x, y);
-return KEEP;
-"""
-
-
 _SIGMOID_NARROW_BODY = "return near_reciprocal_f32_@N(exp2_narrow_f32_@N(x * -1.4426950408889634f) + 1.0f);"
 _GELU_NARROW_BODY = "return x * 0.5f * (erf_f32_@N(x * 0.70710678118f) + 1.0f);"
+
+
+_SCALING = ((16, "avx512f"), (8, "avx512vl"), (4, "avx512vl"))
 
 
 def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
@@ -243,30 +202,23 @@ def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
         "log": _LOG_BODY,
         "log2": _LOG2_BODY,
         "log1p": _LOG1P_BODY,
-        "tanh": _TANH_BODY,
-        "erf": _ERF_BODY,
-        "sin": _TRIGONOMETRIC.replace("TURN", "0").replace("LIBM", "sin").replace("KEEP", "select_f32_@N(x == 0.0f, x, y)"),
-        "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
     }
     fast = {
-        "erf": erf_in_pieces(),
         "gelu_narrow": gelu_in_pieces(),
-        "exp2": {(16, "avx512dq"): _EXP2_16},
+        "exp": dict.fromkeys(_SCALING, _EXP_SCALED),
+        "exp2": {(16, "avx512dq"): _EXP2_16, **dict.fromkeys(_SCALING, _EXP2_SCALED)},
         "exp2_narrow": {(16, "avx512dq"): _EXP2_NARROW_16},
     }
     for name, body in bodies.items():
-        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=fast.get(name, {}))
+        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=fast.get(name, {}), halves=True)
+    for name, body in (("exp", _EXP_SCALED), ("exp2", _EXP2_SCALED)):
+        yield f"far_{name}_f32", LibraryFunction(V, (f"{V} x",), body, halves=True, rare=True)
     near = {
         (16, "avx512f"): "(f32x16)_mm512_rcp14_ps((__m512)x)",
         (8, "avx512vl"): "(f32x8)_mm256_rcp14_ps((__m256)x)",
         (4, "avx512vl"): "(f32x4)_mm_rcp14_ps((__m128)x)",
     }
     yield "near_reciprocal_f32", LibraryFunction(V, (f"{V} x",), "return 1.0f / x;", fast=near)
-    for name in ("sin", "cos"):
-        yield (
-            f"far_{name}_f32",
-            LibraryFunction(V, ("i32x@N far", f"{V} x", f"{V} y"), lane=f"far ? (float){name}((double)x) : y", rare=True),
-        )
     scaled = {
         (16, "avx512f"): "(f32x16)_mm512_scalef_ps((__m512)p, (__m512)n)",
         (8, "avx512vl"): "(f32x8)_mm256_scalef_ps((__m256)p, (__m256)n)",
@@ -297,14 +249,10 @@ static inline double ourcc_lgamma(double x) {
 
 def _through_libm() -> Iterator[tuple[str, LibraryFunction]]:
     """f64 lane by lane, and f32 through f64 for what is rare or would need much more code to be within 4 ulp."""
-    done = {name for name, _ in _vectorised()}
     for name in _LIBM:
         yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane=f"{name}(x)")
-        if f"{name}_f32" not in done:
-            yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), lane=f"(float){name}((double)x)")
-    for name, call in (("pow", "pow"), ("atan2", "atan2")):
-        yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
-        yield f"{name}_f32", LibraryFunction(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
+    for name in ("pow", "atan2"):
+        yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{name}(x, y)")
     yield "exp2_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="exp2(x)")
     yield "sigmoid_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="1.0 / (1.0 + exp(-x))")
     yield "gelu_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="x * 0.5 * erfc(x * -0.70710678118654752)")
@@ -363,7 +311,6 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
             ),
         )
         yield f"sign_{name}", LibraryFunction(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
-        yield from _remainders(name, one)
 
 
 def _extremes(name: str, tail: str) -> Iterator[tuple[str, LibraryFunction]]:
@@ -404,41 +351,6 @@ def _signs(name: str, one: str) -> Iterator[tuple[str, LibraryFunction]]:
             scalar=f"return __builtin_copysign{one}(x, y);",
         ),
     )
-
-
-def _remainders(name: str, one: str) -> Iterator[tuple[str, LibraryFunction]]:
-    v = f"{name}x@N"
-    c = ELEMENTS[name][0]
-    yield (
-        f"ourcc_mod_{name}",
-        LibraryFunction(
-            "",
-            (),
-            raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
-    {c} r = __builtin_fmod{one}(x, y);
-    if (r != 0) return (y < 0) != (r < 0) ? r + y : r;
-    return y == 0 ? r : __builtin_copysign{one}(0, y);
-}}""",
-        ),
-    )
-    yield (
-        f"ourcc_floor_div_{name}",
-        LibraryFunction(
-            "",
-            (),
-            raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
-    if (y == 0) return x / y;
-    {c} r = __builtin_fmod{one}(x, y), q = (x - r) / y;
-    if (r != 0 && (y < 0) != (r < 0)) q -= 1;
-    if (q == 0) return __builtin_copysign{one}(0, x / y);
-    {c} f = __builtin_floor{one}(q);
-    return q - f > ({c})0.5 ? f + 1 : f;
-}}""",
-        ),
-    )
-    yield f"floor_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
-    yield f"floor_div_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
-    yield f"trunc_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
 
 
 def _same(name: str, comparison: str) -> str:

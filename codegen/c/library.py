@@ -34,6 +34,13 @@ _CALL = re.compile(r"\b([a-z0-9_]+?)_([0-9]+)\(")
 _LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
 
 
+def horner(variable: str, result: str, *coefficients: str, dtype: str = "f32") -> str:
+    """Statements that evaluate a polynomial, highest coefficient first, by fused multiply-adds."""
+    lines = [f"{dtype}x@N {result} = splat_{dtype}_@N({coefficients[0]});"]
+    lines += [f"{result} = fma_{dtype}_@N({result}, {variable}, splat_{dtype}_@N({c}));" for c in coefficients[1:]]
+    return "\n".join(lines)
+
+
 @dataclass(frozen=True)
 class LibraryFunction:
     """One library function; exactly one of `body`, `lane` and `raw` says what it computes.

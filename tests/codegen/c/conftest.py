@@ -129,6 +129,40 @@ class Runner:
         return {name: memory[name] for name in memory if name in outputs - workspaces}
 
 
+class Functions:
+    """Functions of f32 in the library, given with their number of operands, on arrays."""
+
+    LANES = (1, 4, 8, 16)
+
+    def __init__(self, functions: Mapping[str, int], level: target.CpuLevel, compiler: Compiler) -> None:
+        library, loops = SourceFile(level).library, []
+        for name, arity in functions.items():
+            for lanes in self.LANES:
+                operands = ", ".join(f"*(const {library._type('f32', lanes, 'u')} *)(x{n} + i)" for n in range(arity))
+                call = library.call(f"{name}_f32", lanes, *(f"({library.vector('f32', lanes)}){each}" for each in operands.split(", ")))
+                params = ", ".join(f"const float *x{n}" for n in range(arity))
+                loops.append(f"OURCC_EXPORT void loop_{name}_{lanes}(int64_t count, float *y, {params}) {{")
+                loops.append(f"    for (int64_t i = 0; i < count; i += {lanes}) *(f32x{lanes}u *)(y + i) = {call};\n}}")
+        source = "\n".join(['#include "ourcc.h"', library.text(), *loops, ""])
+        self.library = load_library(compile_shared({"functions.c": source}, level, compiler).data)
+
+    def __call__(self, name: str, *operands: Array) -> Array:
+        """The results, which are the same bits on every lane count and in every lane."""
+        count = -(-operands[0].size // 16) * 16
+        padded = [np.resize(operand.astype(np.float32), count) for operand in operands]
+        results = [self._run(name, lanes, padded) for lanes in self.LANES]
+        results += [np.roll(self._run(name, lanes, [np.roll(operand, 5) for operand in padded]), -5) for lanes in self.LANES]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result.view(np.uint32), results[0].view(np.uint32))
+        return results[0][: operands[0].size]
+
+    def _run(self, name: str, lanes: int, operands: Sequence[Array]) -> Array:
+        result = np.zeros_like(operands[0])
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (result, *operands)]
+        getattr(self.library, f"loop_{name}_{lanes}")(ctypes.c_int64(result.size), *pointers)
+        return result
+
+
 @pytest.fixture(scope="session")
 def run_c(compiler: Compiler, object_files: Path) -> Runner:
     return Runner(compiler, object_files)
