@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
-import itertools
 import os
 import time
 import weakref
@@ -133,13 +132,13 @@ class CpuExecutor:
             self._contexts.append(context)
 
     def times(self, values: Sequence[Any], states: StateMemory | None = None) -> tuple[tuple[int, ...], int]:
-        """How long each launch of the plan takes in one call, in the order of the steps, and the whole call, in nanoseconds."""
-        launches = [isinstance(step, Launch) for step in self.program.plan.steps if isinstance(step, Launch | Host) and is_native(step)]
-        if self.loaded.library is None or not any(launches):
+        """Nanoseconds that each launch and each routine of native code takes in one call, in the order of the steps, and the whole call."""
+        count = sum(isinstance(step, Launch | Host) and is_native(step) for step in self.program.plan.steps)
+        if self.loaded.library is None or not count:
             return (), self._timed(values, states)
-        with self.loaded.library.timing(len(launches)) as found:
+        with self.loaded.library.timing(count) as found:
             call = self._timed(values, states)
-        return tuple(itertools.compress(found, launches)), call
+        return tuple(found), call
 
     def _timed(self, values: Sequence[Any], states: StateMemory | None) -> int:
         start = time.perf_counter_ns()

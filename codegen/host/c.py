@@ -17,7 +17,7 @@ from ...ir.plan import Check, Copy, Host, Launch, Plan, Slot, Step, Zero, is_nat
 from ...ir.plan.digest import digest_of
 from ...ir.plan.places import is_dense
 from ..c.abi import declaration, descriptor
-from .routines import routine
+from .routines import asked, routine
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -200,14 +200,13 @@ def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) ->
 
 
 def _routine(plan: Plan, step: Host, order: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """A routine runs as a kernel does: a point for each row of its first operand, on the sizes of all that it reads and writes."""
+    """A routine runs as a kernel does, on numbers that say what it is asked for."""
     buffers = [plan.named[name] for name in (*step.reads, *step.writes)]
-    operands = ", ".join(f"b{order[buffer.name]}" for buffer in buffers)
-    sizes = ", ".join(c_dim(size, names) for buffer in buffers for size in buffer.type.shape)
-    own = f"const int64_t sizes[] = {{{sizes}}}; void *operands[] = {{{operands}}};"
-    return (
-        f"    {{ {own} if ((status = ourcc_launch(threads, sizes[0], &{descriptor(step.routine)}, operands, sizes)) != 0) return status; }}"
-    )
+    points, numbers = asked(step.routine, [buffer.type for buffer in buffers], step.attrs)
+    operands, given = ", ".join(f"b{order[buffer.name]}" for buffer in buffers), ", ".join(c_dim(number, names) for number in numbers)
+    own = f"const int64_t numbers[] = {{{given}}}; void *operands[] = {{{operands}}};"
+    launch = f"ourcc_launch(threads, {c_dim(points, names)}, &{descriptor(step.routine)}, operands, numbers)"
+    return f"    {{ {own} if ((status = {launch}) != 0) return status; }}"
 
 
 def _guard(zero: Sequence[Dim], positive: Sequence[Dim], aligned: Sequence[str], names: Mapping[str, str]) -> str | None:

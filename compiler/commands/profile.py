@@ -14,7 +14,7 @@ from ...codegen.c.toolchain import find_compiler
 from ...ir import dims
 from ...ir.dims_text import parse_dim
 from ...ir.errors import UnsupportedError
-from ...ir.plan import Launch
+from ...ir.plan import Host, Launch, is_native
 from ...runtime.contents import CPU
 from ...runtime.cpu import CpuPart
 from ...runtime.engine import Engine
@@ -32,10 +32,10 @@ BELOW = ("source_ops", "strategy")
 
 @dataclass(frozen=True)
 class Profile:
-    """One launch: its nanoseconds in each round, and the operations and bytes that it cannot do without."""
+    """One launch, or one routine of native code: its nanoseconds in each round, and the operations and bytes that it cannot do without."""
 
     number: int
-    launch: Launch
+    launch: Launch | Host
     kernel: str
     row: Mapping[str, Any]
     samples: tuple[int, ...]
@@ -90,7 +90,7 @@ def profile(
     part = CpuPart(contents, engine.part, threads)
     executor, states = part.executor(function), part.states()
     plan = executor.program.plan
-    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    launches = [step for step in plan.steps if isinstance(step, Launch | Host) and is_native(step)]
     progress.stage("time launches", rounds)
     samples, calls = [], []
     for number in range(rounds):
@@ -113,15 +113,17 @@ def profile(
     return Rounds(profiles, tuple(calls))
 
 
-def _serving(step: Launch, values: Mapping[str, int]) -> str:
-    """The kernel that a launch runs at these sizes; the one for all where a size is that only the call finds out."""
+def _serving(step: Launch | Host, values: Mapping[str, int]) -> str:
+    """The kernel that a launch runs at these sizes, or the routine; the one for all where a size is that only the call finds out."""
+    if isinstance(step, Host):
+        return step.routine
     known = (variant for variant in step.variants if all(dims.symbols(size) <= values.keys() for size in variant.guard.positive))
     return next(variant.kernel for variant in known if holds(variant.guard, values))
 
 
-def _cost(row: Mapping[str, Any], step: Launch, values: Mapping[str, int]) -> tuple[float, float]:
-    """Operations and bytes at these sizes; not known where a size is that only the call finds out."""
-    if "operations" not in row or any(not dims.symbols(size) <= values.keys() for _, size in step.symbols):
+def _cost(row: Mapping[str, Any], step: Launch | Host, values: Mapping[str, int]) -> tuple[float, float]:
+    """Operations and bytes at these sizes; not known of routines, and where a size is that only the call finds out."""
+    if isinstance(step, Host) or "operations" not in row or any(not dims.symbols(size) <= values.keys() for _, size in step.symbols):
         return math.nan, math.nan
     own = {name: dims.evaluate(size, values) for name, size in step.symbols}
     operations, bits = (dims.evaluate(parse_dim(row[field]), own) for field in ("operations", "bits"))

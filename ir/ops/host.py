@@ -215,8 +215,14 @@ def _() -> Iterator[Sample]:
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
+def _comparable(x: Tensor) -> Tensor:
+    """The same numbers in a type of numpy's own: others have no place for NaN when they are sorted."""
+    return x if x.dtype.isbuiltin == 1 else x.astype(np.float32)
+
+
 def _ordered(x: Tensor, axis: int, descending: bool) -> Tensor:
     """Indices that sort x along `axis`, stable both ways; NaN counts as the largest."""
+    x = _comparable(x)
     if not descending:
         return x.argsort(axis=axis, kind="stable")
     # Sorting the reversed array and reversing the result keeps equal elements in their order.
@@ -293,7 +299,7 @@ def search_sorted(boundaries: Tensor, x: Tensor, /, *, right: bool = False) -> T
     """For each element of x the i64 index at which it would be inserted into the ascending vector `boundaries`:
     before equal ones, or after them with `right`.
     """
-    return np.asarray(np.searchsorted(boundaries, x, side="right" if right else "left"), dtype=np.int64)
+    return np.asarray(np.searchsorted(_comparable(boundaries), _comparable(x), side="right" if right else "left"), dtype=np.int64)
 
 
 @search_sorted.infers

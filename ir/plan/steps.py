@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ..control import functions_of
 from ..dims import Dim
 
-IN_C = frozenset({"sample_token"})
+IN_C = frozenset({"sample_token", "search_sorted", "sort", "top_k"})
 """Routines that are written in C too (`codegen/host/routines.py`): on a CPU they are native code."""
 VALUE = -1
 """In the place of an axis: the symbol is not a size of a result but its value."""

@@ -136,7 +136,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     held = sorted(name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in names if name.endswith(".py"))
     assert held == modules()
     sources = [f"ourcc/runtime/c/{path.name}" for path in (ROOT / "runtime" / "c").iterdir()]
-    routines = [f"ourcc/codegen/host/{path.name}" for path in (ROOT / "codegen" / "host").glob("*.c")]
+    routines = [f"ourcc/codegen/host/{path.name}" for path in (ROOT / "codegen" / "host").glob("*.[ch]")]
     assert sorted(name for name in names if not name.endswith(".py")) == sorted(["ourcc/py.typed", *sources, *routines])
 
 

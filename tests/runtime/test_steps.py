@@ -43,34 +43,36 @@ def test_nonzero_binds_the_size_it_finds():
 
 
 def test_arena_constants_and_narrow_types():
-    kind, small = TensorType(bf16, (B, 4)), TensorType(i4, (3,))
+    kind, small, found = TensorType(bf16, (B, 4)), TensorType(i4, (3,)), TensorType(i64, (3,))
     buffers = (
         Buffer("x", kind, storage.Input()),
-        Buffer("v", TensorType(bf16, (B, 2)), storage.Arena("s0")),
-        Buffer("i", TensorType(i64, (B, 2)), storage.Arena("s1")),
+        Buffer("v", kind, storage.Arena("s0")),
+        Buffer("i", TensorType(i64, (B,)), storage.Arena("s1")),
         Buffer("c", small, storage.Constant("c")),
         Buffer("y", small, storage.Output()),
-        Buffer("p", TensorType(i64, (3,)), storage.Output()),
+        *(Buffer(name, found, storage.Output()) for name in "fpn"),
     )
     steps = (
-        Host("top_k", {"k": 2, "axis": -1}, ("x",), ("v", "i")),
-        Host("sort", {"axis": 0}, ("c",), ("y", "p")),
+        Host("neg", {}, ("x",), ("v",)),
+        Host("argmax", {"axis": 1, "keepdims": False}, ("v",), ("i",)),
+        Host("unique", {"count": 3}, ("c",), ("y", "f", "p", "n")),
     )
-    outputs = (("v", "v"), ("i", "i"), ("y", "y"), ("p", "p"))
+    outputs = tuple((name, name) for name in "viyfpn")
     plan = Plan(
         "cpu",
         dims.Facts({"B": dims.Range(1, 9)}),
         (("x", "x"),),
         outputs,
         buffers,
-        (Slot("s0", (B * 4,)), Slot("s1", (B * 16,), ("s0",))),
+        (Slot("s0", (B * 8,)), Slot("s1", (B * 8,), ("s0",))),
         steps,
     )
     engine = engine_of(plan, {"cpu": {"c": np.array([3, -8, 1], ml_dtypes.int4)}})
     x = np.array([[1, 4, 3, 2], [0, 0, 7, 9]], ml_dtypes.bfloat16)
-    values, indices, ordered, places = engine(x)
-    assert values.tolist() == [[4, 3], [9, 7]] and values.dtype == x.dtype and indices.tolist() == [[1, 2], [3, 2]]
-    assert ordered.astype(int).tolist() == [-8, 1, 3] and places.tolist() == [1, 2, 0]
+    values, indices, ordered, first, places, counts = engine(x)
+    assert values.tolist() == (-x).tolist() and values.dtype == x.dtype and indices.tolist() == [0, 0]
+    assert ordered.astype(int).tolist() == [-8, 1, 3] and places.tolist() == [2, 0, 1]
+    assert first.tolist() == [1, 2, 0] and counts.tolist() == [1, 1, 1]
 
 
 def test_strings():

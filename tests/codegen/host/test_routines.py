@@ -1,23 +1,33 @@
-"""Routines in C: native code chooses tokens as the op says, whatever is asked, and its draws follow the exact distribution."""
+"""Routines in C: native code chooses tokens as the op says, whatever is asked, and its draws follow the exact distribution; it puts
+elements in order as the ops say, to the bit.
+"""
 
 from __future__ import annotations
 
+import errno
 import functools
+import itertools
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.abi import support_files
 from ourcc.codegen.host.routines import LAUNCHES, routine
+from ourcc.codegen.host.routines import asked as asked_of
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
+from ourcc.ir.errors import EngineError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.plan import Host, is_native
 from ourcc.ir.plan.steps import IN_C
-from ourcc.ir.types import TensorType, type_of
+from ourcc.ir.types import DTYPES, DType, TensorType, boolean, f16, f32, f64, from_numpy, i64, type_of, u4, u8
+from ourcc.runtime.arrays import packed
 from ourcc.runtime.engine import Engine
 
 Array = np.ndarray[Any, Any]
@@ -197,3 +207,188 @@ def test_equals_and_zeros_of_both_signs() -> None:
     assert greedy.tolist() == [1, 0] and weights.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
     _, weights = drawn(np.array([[-0.0, 0.0, 0.0, -0.0, -9.0]] * 2), temperature=1.0, top_k=[3, 0], top_p=[1.0, 0.7])
     assert (weights > 0).tolist() == [[True, True, True, False, False]] * 2
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+ORDERED = [dtype for dtype in DTYPES.values() if dtype.kind in ("float", "int", "uint", "bool")]
+
+
+def compiled(module: Module, threads: int = 1) -> Engine:
+    return Engine(compile_module(module, build_options({"targets": ["native"], "tune": "off"})), threads=threads)
+
+
+@functools.cache
+def in_order(dtype: DType, threads: int) -> Engine:
+    """An engine that sorts and selects along each axis of three, all of whose sizes a call tells."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(dtype, tuple(module.declare(name, 0) for name in "ABC")))
+    for axis in range(3):
+        graph.add_input(f"wanted{axis}", TensorType(boolean, (module.declare(f"K{axis}", 0),)))
+    b = Builder(module, graph)
+    results = [
+        result
+        for name, attrs in asked_in_order(dtype, [dims.symbol(f"K{axis}") for axis in range(3)])
+        for result in getattr(b, name)(x, **attrs)
+    ]
+    graph.set_outputs(results, [f"y{n}" for n in range(len(results))])
+    return compiled(module, threads)
+
+
+def asked_in_order(dtype: DType, kept: Sequence[dims.Dim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for axis, reverse in itertools.product(range(3), (False, True)):
+        yield "sort", {"axis": axis - 3 if reverse else axis, "descending": reverse}
+        if dtype != boolean:
+            yield "top_k", {"k": kept[axis], "axis": axis, "largest": reverse, "sorted": axis == 0}
+
+
+def drawn_of(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Any bits at all, NaN of every kind among them, and many equals: zeros of both signs, and the numbers before."""
+    count = int(np.prod(shape))
+    if dtype.bits < 8 or dtype == boolean:
+        found = random.integers(0, 1 << (1 if dtype == boolean else dtype.bits), count).astype(np.uint8)
+        return (found.view(dtype.numpy) if dtype.is_float or dtype == boolean else found.astype(dtype.numpy)).reshape(shape)
+    bits = random.integers(0, 256, count * dtype.itemsize, dtype=np.uint8).view(f"u{dtype.itemsize}")
+    chosen = random.choice(4, count, p=(0.5, 0.1, 0.1, 0.3))
+    bits[chosen == 1], bits[chosen == 2] = 0, 1 << (dtype.bits - 1)
+    if count:
+        bits = np.where(chosen == 3, random.choice(bits[:9], count), bits)
+    return bits.view(dtype.numpy).reshape(shape)
+
+
+def bits_of(array: Array) -> Array:
+    """What two arrays of the same bits have in common: elements narrower than a byte as numbers."""
+    found = np.ascontiguousarray(array)
+    return found.astype(np.float32) if from_numpy(array.dtype).bits < 8 else found.view(np.uint8)
+
+
+SHAPES = [(2, 3, 4), (1, 700, 2), (3, 1, 41), (0, 4, 5), (2, 0, 3), (1100, 1, 1), (1, 2, 530), (40, 41, 3)]
+
+
+@pytest.mark.parametrize("dtype", ORDERED, ids=str)
+def test_native_code_selects_and_sorts_as_the_ops_say(dtype: DType) -> None:
+    random = np.random.default_rng(1)
+    for number, shape in enumerate(SHAPES):
+        x = drawn_of(dtype, shape, random)
+        kept = [(0, min(size, 1), size // 3, size, min(size, 5))[int(random.integers(5))] for size in shape]
+        results = in_order(dtype, 1 + number % 2)(x, *(np.zeros(count, np.bool_) for count in kept))
+        expected = [each for name, attrs in asked_in_order(dtype, kept) for each in OPS[name].body(x, **OPS[name].complete(attrs))]
+        assert len(results) == len(expected)
+        for left, right in zip(results, expected, strict=True):
+            assert left.shape == right.shape and left.dtype == right.dtype
+            np.testing.assert_array_equal(bits_of(left), bits_of(right), err_msg=f"{shape} {kept}")
+
+
+@pytest.mark.parametrize("kind", ["rising", "falling", "equal", "two", "end", "nan"])
+@pytest.mark.parametrize("kept", [1, 5, 40, 41, 300, 2999, 3000])
+def test_few_and_many_of_lines_of_every_kind(kind: str, kept: int) -> None:
+    line = np.arange(3000, dtype=np.float32)
+    given = {
+        "rising": line,
+        "falling": -line,
+        "equal": 0 * line,
+        "two": line % 2,
+        "end": np.where(line < 2950, -np.inf, line),
+        "nan": np.where(line % 3 == 0, np.nan, line),
+    }
+    x = given[kind][None, :, None].astype(np.float32)
+    results = in_order(f32, 1)(x, *(np.zeros(count, np.bool_) for count in (1, kept, 1)))
+    expected = [each for name, attrs in asked_in_order(f32, [1, kept, 1]) for each in OPS[name].body(x, **OPS[name].complete(attrs))]
+    for left, right in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(bits_of(left), bits_of(right))
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in ORDERED if dtype != boolean], ids=str)
+def test_native_code_searches_as_the_op_says(dtype: DType) -> None:
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    boundaries, x = (graph.add_input(name, TensorType(dtype, (module.declare(f"{name}s", 0),))) for name in "bx")
+    b = Builder(module, graph)
+    graph.set_outputs([b.search_sorted(boundaries, x, right=right) for right in (False, True)], ["left", "right"])
+    for threads, sizes in ((1, (0, 3)), (2, (1, 40)), (2, (300, 200)), (1, (7, 0))):
+        random = np.random.default_rng(threads)
+        given, wanted = (drawn_of(dtype, (size,), random) for size in sizes)
+        given = OPS["sort"].body(given, axis=0, descending=False)[0]
+        for found, right in zip(compiled(module, threads)(given, wanted), (False, True), strict=True):
+            np.testing.assert_array_equal(found, OPS["search_sorted"].body(given, wanted, right=right))
+
+
+def test_how_many_is_data() -> None:
+    """A number that a call's data hold; more than there are is an error, and the engine runs on."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    count = module.declare("K", 0)
+    x, wanted = graph.add_input("x", TensorType(f32, (3, 7))), graph.add_input("wanted", TensorType(i64, ()))
+    b = Builder(module, graph)
+    b.item(wanted, symbol=count)
+    graph.set_outputs(list(b.top_k(x, k=count)), ["values", "places"])
+    run = compiled(module)
+    given = np.random.default_rng(0).standard_normal((3, 7)).astype(np.float32)
+    for number in (3, 0, 7):
+        for left, right in zip(run(given, np.asarray(number)), OPS["top_k"].body(given, k=number), strict=True):
+            np.testing.assert_array_equal(left, right)
+        with pytest.raises(EngineError):
+            run(given, np.asarray(8))
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+void *given(size_t alignment, size_t size);
+#include "ROUTINE.c"
+#undef aligned_alloc
+static int is_empty;
+void *given(size_t alignment, size_t size) { return is_empty ? 0 : aligned_alloc(alignment, size); }
+static void *filled(size_t size) { void *made = malloc(size); if (fread(made, 1, size, stdin) != size) exit(9); return made; }
+int main(int count, char **words) {
+    int64_t *numbers = filled(8 * sizeof *numbers), bytes[3], points = atoll(words[1]);
+    is_empty = count > 5;
+    for (int n = 0; n < 3; ++n) bytes[n] = atoll(words[2 + n]);
+    void *operands[] = {filled(bytes[0]), malloc(bytes[1]), malloc(bytes[2])};
+    int32_t status = points ? ROUTINE_descriptor.body(operands, numbers, 0, points) : 0;
+    for (int n = 1; n < 3 && !status; ++n) fwrite(operands[n], 1, bytes[n], stdout);
+    for (int n = 0; n < 3; ++n) free(operands[n]);
+    free(numbers);
+    return status;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The routine `top_k` as a program of its own with checks of addresses and of undefined behaviour."""
+    folder = tmp_path_factory.mktemp("checked")
+    for name, text in ({"top_k.c": routine("top_k"), "main.c": PROGRAM.replace("ROUTINE", "top_k")} | support_files()).items():
+        (folder / name).write_text(text)
+    flags = ("-O1", "-g", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Daligned_alloc=given")
+    done = subprocess.run(["gcc", *flags, "-o", "program", "main.c"], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the compiler has no sanitizers: {done.stderr}")
+    return folder / "program"
+
+
+def run_checked(program: Path, x: Array, kept: int, axis: int, *words: str) -> subprocess.CompletedProcess[bytes]:
+    type = type_of(x)
+    shape = (*x.shape[:axis], kept, *x.shape[axis + 1 :])
+    result = TensorType(type.dtype, shape)
+    points, numbers = asked_of("top_k", [type, result, result.with_dtype(i64)], {"k": kept, "axis": axis})
+    sizes = [str(each.nbytes) for each in (type, result, result.with_dtype(i64))]
+    given = np.asarray(numbers, np.int64).tobytes() + (packed(x, type.dtype) if type.dtype.bits < 8 else x).tobytes()
+    return subprocess.run([str(program), str(points), *sizes, *words], input=given, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("dtype", [f64, f32, f16, u8, u4], ids=str)
+def test_routines_touch_their_own_memory_alone(checked: Path, dtype: DType) -> None:
+    random = np.random.default_rng(2)
+    for shape in ((2, 3, 3), (1, 513, 1), (1, 1040, 2), (3, 127, 1), (1, 16, 1), (2, 1, 2)):
+        x = drawn_of(dtype, shape, random)
+        for kept in {0, 1, min(shape[1], 7), shape[1] // 2, shape[1]}:
+            done = run_checked(checked, x, kept, 1)
+            assert done.returncode == 0, done.stderr.decode()
+            _, places = OPS["top_k"].body(x, k=kept, axis=1)
+            assert done.stdout.endswith(places.tobytes())
+
+
+def test_no_memory_is_an_error(checked: Path) -> None:
+    assert run_checked(checked, np.ones((2, 9, 1), np.float32), 3, 1, "none").returncode == errno.ENOMEM

@@ -25,7 +25,7 @@ from ourcc.compiler.requests import CACHES, QUANTIZE_FORMATS, SPARSITIES
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, cache_at: Callable[[Path], str]) -> Path:
-    """A model with a host step, and its engine."""
+    """A model with a routine of native code, and its engine; and a model with a step in Python."""
     folder = tmp_path_factory.mktemp("users")
     weights = [
         numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 8), dtype=np.float32), "w"),
@@ -36,6 +36,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, cache_at: Callable[[Path], s
     outputs = [helper.make_tensor_value_info(name, dtype, ["B", 3]) for name, dtype in types]
     graph = helper.make_graph(nodes, "m", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 16])], outputs, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "m.onnx")
+    where = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "found", graph.input, [], [])
+    where.output.append(helper.make_tensor_value_info("y", TensorProto.INT64, [2, "n"]))
+    onnx.save(helper.make_model(where, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "found.onnx")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OURCC_CACHE_DIR", cache_at(folder / "cache"))
         assert run(["build", str(folder / "m.onnx"), "-o", str(folder / "m.ourcc"), "--shape", "B=1..64", "-q"]) == 0
@@ -83,6 +86,18 @@ def test_values_say_where_they_are_and_why(subject: str, capsys: pytest.CaptureF
     assert "kernel_0" in said(capsys, "inspect", subject, "--fusion", "-q", "--wide")
 
 
+def test_a_routine_of_native_code_is_timed_beside_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(said(capsys, "bench", "m.ourcc", "--kernels", "--json", "--shape", "B=8"))["launches"]
+    found = {row["kernel"]: row for row in rows}
+    assert found.keys() == {"kernel_0", "top_k"} and all(row["min_us"] > 0 for row in rows)
+    assert found["top_k"]["gflops"] is None and found["top_k"]["source_ops"] == "top_k"
+
+
+def test_no_step_of_native_code_is_computed_in_python(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "build", "m.onnx", "-o", "promised.ourcc", "-q", "--require", "no-host")
+    assert "in Python" not in said(capsys, "inspect", "promised.ourcc", "--precision", "-q", "--wide")
+
+
 def test_a_model_is_explained_before_it_is_built(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object, **options: object) -> None:
         raise AssertionError("a kernel is compiled")
@@ -109,7 +124,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
     [
         (["inspect", "m.onnx", "--source", "kernel_7"], "there is no kernel 'kernel_7' in the engine\n  help: did you mean 'kernel_0'?"),
         (["inspect", "m.onnx", "--source", "zzz"], "in the engine\n  help: ourcc inspect m.onnx --kernels lists them"),
-        (["inspect", "m.onnx", "--source", "top_k"], "top_k has no source: it runs outside of kernels"),
+        (["inspect", "found.onnx", "--source", "nonzero"], "nonzero has no source: it runs outside of kernels"),
         (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
         (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c: the kernels of sm_90a are triton\n  help: --ir triton"),
         (["inspect", "m.ourcc", "--ir", "import"], "stage import needs the model: an engine keeps its simplified program"),

@@ -23,7 +23,8 @@ from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.plan import Buffer, Check, Guard, Launch, Plan, StateDeclaration, Variant, Zero, storage
-from ourcc.ir.types import DTYPES, TensorType, boolean, f32, f64, i64, string, u4
+from ourcc.ir.plan.steps import IN_C
+from ourcc.ir.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i64, string, u4
 from ourcc.runtime import Engine, EngineContents, PartContents, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
 from ourcc.runtime.file import SCHEMA
@@ -137,6 +138,8 @@ def test_engines_need_libc_and_libm_alone(tmp_path: Path) -> None:
 def test_it_reads_the_versions_that_python_writes() -> None:
     texts = {name: data.decode() for name, data in sources().items()}
     assert f"#define SCHEMA {SCHEMA}\n" in texts["file.c"] and f"#define ABI {ABI}\n" in texts["code.c"]
+    routines = re.search(r"routines\[\] = \{(.*)\};", texts["code.c"])
+    assert routines is not None and set(re.findall(r'"(\w+)"', routines[1])) == IN_C
     names = re.findall(r"\[OURCC_([A-Z0-9]+)\] = \{\"([a-z0-9]+)\", ([0-9]+)\}", texts["type.c"])
     assert [(name, bits) for _, name, bits in names] == [(dtype.name, str(dtype.bits)) for dtype in DTYPES.values() if dtype != string]
     assert all(constant == name.upper() for constant, name, _ in names)
@@ -596,6 +599,22 @@ def test_sessions_run_side_by_side(library: Library, tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, u4], ids=str)
+def test_routines_are_run(both: Callable[..., Both], dtype: DType) -> None:
+    """Elements in order, some of each line, of sizes that calls tell, with NaN and equals."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(dtype, (module.declare("A", 0), module.declare("B", 3), module.declare("C", 0))))
+    b = Builder(module, graph)
+    results = [*b.top_k(x, k=3, axis=1), *b.top_k(x, k=2, axis=-2, largest=False), *b.sort(x, axis=1, descending=True)]
+    graph.set_outputs(results, [f"y{n}" for n in range(len(results))])
+    each = both(compiled_module(module))
+    for shape in ((2, 3, 4), (0, 5, 1), (3, 700, 1), (1, 40, 9), (2, 3, 0)):
+        given = np.random.default_rng(len(shape)).integers(0, 16, shape).astype(np.float32)
+        given[given == 9] = 2 if dtype == u4 else np.nan
+        each.agree(given.astype(dtype.numpy))
 
 
 # --- what it does not run ---------------------------------------------------------------------------------------------
