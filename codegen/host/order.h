@@ -16,8 +16,9 @@
 #endif
 
 #define BLOCK 512 /* keys that are made at once */
-#define GROUP 128 /* keys that are looked at at once for one that may be chosen, */
-#define PART 16   /* and then so many of them */
+#define GROUP 64  /* keys that are looked at at once for one that may be chosen, */
+#define PART 16   /* and then so many of them; */
+#define SMALL 4   /* or, where too few have so many, what each gives one key of for the first bound */
 #define FEW 40    /* pairs that are sorted by insertion */
 #define DIGITS 256
 
@@ -173,14 +174,15 @@ static inline __attribute__((always_inline)) KEY OF(least)(const KEY *keys, int6
 }
 
 /* How many keys select has room for. */
-static int64_t OF(selection)(int64_t size, int64_t kept) { return smaller(2 * kept, size) + 2 * PART; }
+static int64_t OF(selection)(int64_t size, int64_t kept) { return smaller(2 * kept, size) + BLOCK / SMALL; }
 
 /* A key that `kept` of a block are no larger than: so many parts of it have one. It is worked out where keys are held. */
 static KEY OF(bound)(const KEY *block, int64_t size, int64_t kept, KEY *keys) {
-    int64_t parts = size / PART;
-    if (kept > parts / 2) return (KEY)-1;
-    for (int64_t n = 0; n < parts; ++n) keys[n] = OF(least)(block + n * PART, PART);
-    return OF(reach)(keys, parts, kept, 2 * kept);
+    int64_t part = 2 * kept <= size / PART ? PART : SMALL, parts = size / part;
+    if (2 * kept > parts) return (KEY)-1;
+    for (int64_t n = 0; n < parts; ++n)
+        keys[n] = part == PART ? OF(least)(block + n * PART, PART) : OF(least)(block + n * SMALL, SMALL);
+    return OF(reach)(keys, parts, kept, kept + kept / 2);
 }
 
 /* The first `kept` of a line, more than 0 and fewer than all, and maybe others, few in all; how many, in the order of places.
