@@ -12,7 +12,7 @@ from .. import dims
 from ..dims import Dim, Expr, Function, Symbol
 from .scope import Axis, Scope
 
-_STEPS = 300  # expressions looked at before a proof is given up: a bound on compile time, ten are typical
+_STEPS = 160  # expressions looked at before a proof is given up: a bound on compile time, ten are typical
 _DEPTH = 12
 
 
@@ -53,15 +53,24 @@ def simplify(scope: Scope, dim: Dim) -> Dim:
 
 
 class _Proof:
-    """One question; counts its steps."""
+    """One question; counts its steps, and looks at nothing twice: bounds of several atoms lead to the same in any order."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.steps = _STEPS
+        self._known: dict[Dim, bool | int] = {}
+        """What was looked at: whether it holds, or how deep it was tried in vain."""
 
     def holds(self, dim: Dim, depth: int) -> bool:
         """Whether dim >= 0."""
-        dim = simplify(self.scope, dim)
+        known = self._known.get(dim, -1)
+        if known is True or known >= depth:
+            return known is True
+        found = self._holds(simplify(self.scope, dim), depth)
+        self._known[dim] = found or depth
+        return found
+
+    def _holds(self, dim: Dim, depth: int) -> bool:
         low = dims.range_of(dim, self.scope.facts).low
         if low is not None and low >= 0:
             return True
