@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    col2im,
     constants,
     contraction,
     contrib_attention,
@@ -43,6 +44,7 @@ def has_function(op_type: str, domain: str, opset: int) -> bool:
 
 __all__ = [
     "attention",
+    "col2im",
     "constants",
     "contraction",
     "contrib_attention",

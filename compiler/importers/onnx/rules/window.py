@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
 from .....ir.types import i64
 from ..context import Node, rule
-from .pointwise import constant
 
 LARGEST_SEARCH = 1 << 16
 """Windows of one axis that are looked at one by one."""
@@ -294,30 +291,4 @@ def _max_unpool(n: Node) -> Value:
     if wanted != result.shape:
         after = tuple(want - have for want, have in zip(wanted, result.shape, strict=True))
         result = n.b.pad(result, before=(0,) * len(after), after=after, mode="constant", value=0.0)
-    return result
-
-
-@rule("Col2Im")
-def _col2im(n: Node) -> Value:
-    x = n.x(0)
-    image, block = n.integers(1, "the image shape"), n.integers(2, "the block shape")
-    rank = len(image)
-    strides = n.attr_ints("strides") or (1,) * rank
-    dilations = n.attr_ints("dilations") or (1,) * rank
-    pads = n.attr_ints("pads") or (0,) * (2 * rank)
-    batch, rows = x.shape[0], x.shape[1]
-    channels = rows // math.prod(block)
-    counts = [(image[a] + pads[a] + pads[a + rank] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1 for a in range(rank)]
-    # Where each element of each block lands in the padded image; what lands in the padding is cut off.
-    padded = [image[a] + pads[a] + pads[a + rank] for a in range(rank)]
-    place = np.zeros((*block, *counts), dtype=np.int64)
-    for axis in range(rank):
-        offset = np.arange(block[axis]).reshape([-1 if a == axis else 1 for a in range(2 * rank)]) * dilations[axis]
-        start = np.arange(counts[axis]).reshape([-1 if a == axis + rank else 1 for a in range(2 * rank)]) * strides[axis]
-        place = place * padded[axis] + offset + start
-    flat = n.b.reshape(x, shape=(batch, channels, place.size))
-    zero = n.b.full(shape=(batch, channels, math.prod(padded)), value=0.0, dtype=x.dtype)
-    index = n.b.broadcast_to(constant(n, place.reshape(1, 1, -1)), shape=(batch, channels, place.size))
-    total = n.b.reshape(n.b.scatter_along_axis(zero, index, flat, axis=2, combine="add"), shape=(batch, channels, *padded))
-    result: Value = n.b.slice(total, starts=(0, 0, *pads[:rank]), sizes=(batch, channels, *image), steps=(1,) * (rank + 2))
     return result
