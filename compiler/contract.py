@@ -40,6 +40,7 @@ from ..passes.quantize.words import (
     why_not_scored,
     why_not_sparse,
 )
+from ..passes.regions.facts import has_kernel
 from ..passes.weights.weights import Weight, weight_of
 from ..runtime.contents import Contract, ContractRow
 from .options import BuildOptions
@@ -326,7 +327,7 @@ def _reasons(row: ContractRow) -> Iterator[tuple[str, str]]:
 
 def _summed(op: Op) -> str:
     """The precision that an op adds up in; nothing where it adds nothing up."""
-    may_fold = op.definition.has_region and op.definition.kind != "pointwise"
+    may_fold = has_kernel(op) and op.definition.kind != "pointwise"
     region = region_of(op.definition, op.types, op.attrs) if may_fold else None
     sums = [] if region is None else [each.dtype for each in region.body if isinstance(each, Reduce) and each.kind == "sum"]
     return ", ".join(dict.fromkeys(precision_name(dtype) for dtype in sums))

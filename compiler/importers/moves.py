@@ -51,6 +51,14 @@ def with_place(b: Builder, x: Value, axis: int, place: Dim = 0) -> Value:
     return result
 
 
+def with_places(b: Builder, x: Value, axis: int, count: Dim) -> Value:
+    """x, whose axis must have so many places: an error at run time, and no op where it is known to have them."""
+    if dims.at_most(0, count, b.module.facts) is True and dims.at_most(count, x.shape[axis], b.module.facts) is True:
+        return x
+    result: Value = b.check_place(x, axis=axis, place=count, counted=True)
+    return result
+
+
 def slice_axis(b: Builder, x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
     """`size` elements of one axis from `start` on."""
     if start == 0 and step == 1 and size == x.shape[axis]:

@@ -102,24 +102,25 @@ def _() -> Iterator[Sample]:
 
 
 @structured()
-def check_place(x: Tensor, /, *, axis: int, place: Dim = 0) -> Tensor:
-    """x, whose `axis` must have a `place` (counted from the front; 0: it must not be empty); else an error."""
+def check_place(x: Tensor, /, *, axis: int, place: Dim = 0, counted: bool = False) -> Tensor:
+    """x, whose `axis` must have a `place` (from the front; 0: it must not be empty), or so many with `counted`; else an error."""
     (index,) = bound((place,))
-    if not 0 <= index < x.shape[axis]:
-        raise failure(index, x.shape[axis], False, f"axis {axis} of the operand")
+    size = x.shape[axis] + counted
+    if not 0 <= index < size:
+        raise failure(index, size, False, f"axis {axis} of the operand")
     return x
 
 
 @check_place.infers
-def _(x: TensorType, *, axis: int, place: Dim) -> TensorType:
+def _(x: TensorType, *, axis: int, place: Dim, counted: bool) -> TensorType:
     axis_of("check_place", axis, x.rank)
-    if dims.at_most(0, place) is False or dims.at_most(place, x.shape[axis] - 1) is False:
+    if dims.at_most(0, place) is False or dims.at_most(place + 1, x.shape[axis] + counted) is False:
         raise VerifyError(f"check_place: dimension {axis} of {x} has no place {place}")
     return x
 
 
 @check_place.region
-def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim) -> None:
+def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim, counted: bool) -> None:
     _passed_on(r, x)
 
 
@@ -127,8 +128,11 @@ def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim) -> None:
 def _() -> Iterator[Sample]:
     yield Sample((draw(2, 3),), {"axis": 1})
     yield Sample((draw(0, 3, dtype=i32),), {"axis": 1, "place": 2})
+    yield Sample((draw(0, 3),), {"axis": 0, "counted": True})
+    yield Sample((draw(2, 3),), {"axis": 1, "place": 3, "counted": True})
     yield refused((draw(3),), "axis 1 is out of range for rank 1", axis=1)
     yield refused((draw(3),), "dimension 0 of f32[3] has no place 3", axis=0, place=3)
+    yield refused((draw(3),), "dimension 0 of f32[3] has no place 4", axis=0, place=4, counted=True)
 
 
 # --- worst_index ------------------------------------------------------------------------------------------------------
@@ -151,7 +155,9 @@ def _(indices: TensorType, *, size: Dim, negative: bool) -> TensorType:
 def _(r: RegionBuilder, indices: TensorType, *, size: Dim, negative: bool) -> None:
     axes = r.grid(indices.shape)
     low = r.index(-size if negative and indices.dtype.kind == "int" else 0)
-    index = scalar.cast(r.load(0, axes), i64) if indices.dtype.bits == 64 else r.load(0, axes)
+    # Of none the largest is the smallest number there is, which is an index where there is no sign.
+    is_signed = indices.dtype.kind == "int" and indices.dtype.bits < 64
+    index = r.load(0, axes) if is_signed else scalar.cast(r.load(0, axes), i64)
     # Two folds take a fraction of the time of one fold of what is tested and chosen element by element.
     top = scalar.cast(r.reduce("max", axes, index, ()) if axes else index, i64)
     found = IN_RANGE
@@ -171,7 +177,8 @@ def _() -> Iterator[Sample]:
     yield Sample((array(3, 255, dtype=u8),), {"size": 4})
     yield Sample((draw(dtype=i64, low=7, high=9),), {"size": 4})
     yield Sample((array(3, 2**63 + 5, dtype=u64),), {"size": 4})
-    yield Sample((draw(0, dtype=i64),), {"size": 0})
+    for dtype in (i64, i32, u8, u64):
+        yield Sample((draw(0, dtype=dtype),), {"size": 0})
     yield refused((draw(3),), "worst_index: got f32[3], expected integers", size=3)
 
 

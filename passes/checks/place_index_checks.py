@@ -54,7 +54,7 @@ class CheckOfKnown(CheckOf):
     def check(self, op: Op, module: Module) -> str | None:
         if op.name == "check_place":
             x, place = operand(op, 0), op.attrs["place"]
-            known = Bounds(place, place).within(0, x.shape[op.attrs["axis"]] - 1, module.facts)
+            known = Bounds(place, place).within(0, x.shape[op.attrs["axis"]] + op.attrs["counted"] - 1, module.facts)
             return None if known else "the axis is not known to have that place"
         found = bounds_of(op.operands[0], module.facts)
         if op.name == "check_divisor":
@@ -99,7 +99,7 @@ def _place(module: Module, graph: Graph, context: PassContext) -> bool:
         checked, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
         key, subject = checked, _subject(checked, graph)
         if op.name == "check_place":
-            size, key = checked.shape[op.attrs["axis"]], op.attrs["place"]
+            size, key = checked.shape[op.attrs["axis"]] + op.attrs["counted"], op.attrs["place"]
             subject = f"{_axis(checked, op.attrs['axis'])} of {subject}"
         if (key, size, negative) not in placed:
             placed.add((key, size, negative))

@@ -18,6 +18,7 @@ from ...ir.ops.table import OPS
 from ...ir.region.cost import iterations
 from ...ir.types import TensorType
 from ..base import PassContext, RulePass
+from ..regions.facts import has_kernel
 
 # Kept as they are, but for a single number: they say that a weight is stored narrow, and folding them would store it wide.
 STORED_NARROW = frozenset({"dequantize", "decode"})
@@ -147,7 +148,7 @@ def _work(op: Op) -> int:
     moved = sum(_elements(type) for type in (*op.types, *(result.type for result in op.results)) if type is not None)
     if moved <= EAGER_ELEMENTS and op.definition.kind == "pointwise":
         return moved + OVERHEAD
-    region = region_of(op.definition, op.types, op.attrs) if op.definition.has_region else None
+    region = region_of(op.definition, op.types, op.attrs) if has_kernel(op) else None
     if region is None:
         return 16 * moved + OVERHEAD
     return max(moved, iterations(region)) + OVERHEAD

@@ -78,3 +78,52 @@ def test_torch_integers_divided_by_zero_raise_runtime_errors() -> None:
     with pytest.raises(RuntimeError, match=r"input .* divides integers by 0\n  at ") as raised:
         fast(x, torch.tensor([1, 0, 2]))
     assert isinstance(raised.value, (CompilerError, ZeroDivisionError))
+
+
+def test_how_many_are_wanted_may_be_none_at_all() -> None:
+    """What only sizes say of k: none of an axis, even of an empty one; more than it has is one clear error."""
+    shapes = helper.make_node("Shape", ["x"], ["sizes"])
+    nodes = [
+        *(shapes, helper.make_node("Gather", ["sizes", "one"], ["size"]), helper.make_node("Div", ["size", "two"], ["half"])),
+        *(helper.make_node("Mul", ["half", "three"], ["all"]), helper.make_node("Reshape", ["all", "list"], ["k"])),
+        helper.make_node("TopK", ["x", "k"], ["values", "places"], axis=1),
+    ]
+    held = {"one": 1, "two": 2, "three": 1, "list": [1]}
+
+    def engine(factor: int) -> ourcc.Engine:
+        constants = [onnx.numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (held | {"three": factor}).items()]
+        given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "M"])]
+        results = [helper.make_empty_tensor_value_info(name) for name in ("values", "places")]
+        graph = helper.make_graph(nodes, "g", given, results, constants)
+        return ourcc.build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), shapes=["M=0..99"])
+
+    half = engine(1)
+    for size in (0, 1, 2, 9):
+        x = np.random.default_rng(size).standard_normal((3, size)).astype(np.float32)
+        values, places = half(x)
+        np.testing.assert_array_equal(values, -np.sort(-x, axis=1)[:, : size // 2])
+        np.testing.assert_array_equal(np.take_along_axis(x, places, 1), values)
+    with pytest.raises(IndexError, match=r"index 6 of axis 1 of input 'x' is out of range, expected 0\.\.4"):
+        engine(3)(np.zeros((3, 4), np.float32))
+
+
+@pytest.mark.parametrize("bad", [2, -1, 2**32, -(2**63) + 1])
+def test_members_of_a_batch_are_checked(bad: int) -> None:
+    node = helper.make_node("RoiAlign", ["x", "regions", "members"], ["y"], sampling_ratio=1)
+    kinds = {"x": (TensorProto.FLOAT, [2, 1, 4, 4]), "regions": (TensorProto.FLOAT, [1, 4]), "members": (TensorProto.INT64, [1])}
+    inputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in kinds.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    engine = ourcc.build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    x, regions = np.zeros((2, 1, 4, 4), np.float32), np.array([[0, 0, 3, 3]], np.float32)
+    assert not engine(x, regions, np.array([1])).any()
+    with pytest.raises(IndexError, match=rf"index {bad} of input 'members' is out of range, expected 0\.\.1"):
+        engine(x, regions, np.array([bad]))
+
+
+@pytest.mark.parametrize("size", [3, "N"])
+def test_texts_are_moved_about(size: int | str) -> None:
+    nodes = [helper.make_node("Concat", ["x", "x"], ["t"], axis=0), helper.make_node("Gather", ["t", "i"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.STRING, [size]), helper.make_tensor_value_info("i", TensorProto.INT64, [2])]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    engine = ourcc.build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    assert list(engine(np.array(["a", "bc", "d"], object), np.array([4, 0]))) == ["bc", "a"]

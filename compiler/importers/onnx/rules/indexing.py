@@ -11,7 +11,7 @@ from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import f64, i64
-from ...moves import with_place
+from ...moves import with_places
 from ..context import Node, cast, rule
 from .grids import gathered_whole
 from .movement import slice_axis
@@ -187,7 +187,7 @@ def _top_k(n: Node) -> tuple[Value, Value]:
     size = x.shape[axis]
     if isinstance(k, int) and isinstance(size, int) and not 0 <= k <= size:
         raise n.fail(f"k is {k}, expected 0 to {size}")
-    x = with_place(n.b, x, axis, k - 1) if k != 0 else x
+    x = with_places(n.b, x, axis, k)
     values, indices = n.b.top_k(x, k=k, axis=axis, largest=n.attr_flag("largest", True), sorted=True)
     return values, indices
 

@@ -12,6 +12,7 @@ from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import i32, i64
 from ..context import Node, cast, rule
+from .indexing import checked
 from .resize_symbolic import cubic_kernel
 
 MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest", "bicubic": "cubic", "cubic": "cubic"}
@@ -166,7 +167,7 @@ def _pooled(
     grid = (count, height * ratio, width * ratio)
     rows = n.b.broadcast_to(n.b.reshape(places[0], shape=(count, height * ratio, 1)), shape=grid)
     columns = n.b.broadcast_to(n.b.reshape(places[1], shape=(count, 1, width * ratio)), shape=grid)
-    own = n.b.take(x, members, axis=0)
+    own = n.b.take(x, checked(n, members, x.shape[0], negative=False), axis=0)
     # Samples more than one element outside count as 0, nearer ones as the border.
     inside: Value | None = None
     clamped = []

@@ -8,6 +8,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
 from .....ir.types import boolean, i64
+from ... import moves
 from ..context import Node, aten
 
 
@@ -147,6 +148,6 @@ def _topk(n: Node, x: Value, k: Any, axis: int = -1, largest: bool = True, sorte
     if isinstance(x.shape[axis], dims.Expr) and not isinstance(k, int):
         raise n.fail("how many elements are wanted is symbolic")
     axis = n.axis(axis, x.type.rank)
-    x = n.with_place(x, axis, k - 1) if k != 0 else x
+    x = moves.with_places(n.b, x, axis, k)
     values, places = n.b.top_k(x, k=k, axis=axis, largest=largest, sorted=sorted)
     return values, places
