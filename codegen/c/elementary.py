@@ -400,9 +400,8 @@ def _integers() -> Iterator[tuple[str, LibraryFunction]]:
             if bits == 64:
                 # A mask as wide as what it chooses.
                 body = f"const i64x@N m = x {symbol} y;\nreturn ({v})((m & (i64x@N)x) | (~m & (i64x@N)y));"
-                prefixes = {(8, "avx512f"): "_mm512", (4, "avx512vl"): "_mm256", (2, "avx512vl"): "_mm"}
-                cast = {8: "(__m512i)", 4: "(__m256i)", 2: "(__m128i)"}
-                fast = {key: f"({v}){prefix}_{kind}_ep{name}({cast[key[0]]}x, {cast[key[0]]}y)" for key, prefix in prefixes.items()}
+                registers = ((8, "avx512f", "_mm512", "__m512i"), (4, "avx512vl", "_mm256", "__m256i"), (2, "avx512vl", "_mm", "__m128i"))
+                fast = {(n, feature): f"({v}){mm}_{kind}_ep{name}(({whole})x, ({whole})y)" for n, feature, mm, whole in registers}
             yield f"{kind}_{name}", LibraryFunction(v, pair, body, scalar=f"return x {symbol} y ? x : y;", fast=fast, halves=bits == 64)
         sign = f"return ({v})((x > 0) & 1) - ({v})((x < 0) & 1);" if signed else f"return ({v})(x > 0) & 1;"
         yield (

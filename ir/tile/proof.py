@@ -58,16 +58,21 @@ class _Proof:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.steps = _STEPS
-        self._known: dict[Dim, bool | int] = {}
-        """What was looked at: whether it holds, or how deep it was tried in vain."""
+        self._proved: set[Dim] = set()
+        self._tried: dict[Dim, int] = {}
+        """How deep was looked in vain."""
 
     def holds(self, dim: Dim, depth: int) -> bool:
         """Whether dim >= 0."""
-        known = self._known.get(dim, -1)
-        if known is True or known >= depth:
-            return known is True
+        if dim in self._proved:
+            return True
+        if self._tried.get(dim, -1) >= depth:
+            return False
         found = self._holds(simplify(self.scope, dim), depth)
-        self._known[dim] = found or depth
+        if found:
+            self._proved.add(dim)
+        else:
+            self._tried[dim] = depth
         return found
 
     def _holds(self, dim: Dim, depth: int) -> bool:

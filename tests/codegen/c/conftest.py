@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -133,6 +133,15 @@ class Functions:
     """Functions of f32 in the library, given with their number of operands, on arrays."""
 
     LANES = (1, 4, 8, 16)
+    _made: ClassVar[dict[tuple[str, ...], Functions]] = {}
+
+    @staticmethod
+    def of(functions: Mapping[str, int], level: target.CpuLevel, compiler: Compiler) -> Functions:
+        """These, compiled once for a level."""
+        key = level.name, *functions
+        if key not in Functions._made:
+            Functions._made[key] = Functions(functions, level, compiler)
+        return Functions._made[key]
 
     def __init__(self, functions: Mapping[str, int], level: target.CpuLevel, compiler: Compiler) -> None:
         library, loops = SourceFile(level).library, []
@@ -161,6 +170,11 @@ class Functions:
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (result, *operands)]
         getattr(self.library, f"loop_{name}_{lanes}")(ctypes.c_int64(result.size), *pointers)
         return result
+
+
+def same_signs(result: Array, wanted: Array, where: Array) -> bool:
+    """Whether numbers have the signs that they should have, zeros too."""
+    return np.array_equal(np.signbit(result[where]), np.signbit(wanted[where]))
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,11 @@ from .conftest import Functions
 
 Array = Any
 SPECIAL = (0.0, 0.5, 1.0, 3.0, 1e-45, 1.17549435e-38, 3.4028235e38, 8388607.5, 8388608.0, 16777215.0, math.inf, math.nan)
-FOUND: dict[str, Functions] = {}
 
 
 @pytest.fixture
 def functions(level: CpuLevel, compiler: Compiler) -> Functions:
-    if level.name not in FOUND:
-        FOUND[level.name] = Functions(dict.fromkeys(("trunc_mod", "floor_mod", "floor_div"), 2), level, compiler)
-    return FOUND[level.name]
+    return Functions.of(dict.fromkeys(("trunc_mod", "floor_mod", "floor_div"), 2), level, compiler)
 
 
 def pairs() -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
+from .....ir.ops.indexing import NARROW
 from .....ir.types import i32, i64
 from ..context import Node, cast, rule
 from .indexing import checked
@@ -103,7 +104,7 @@ def _picked(n: Node, x: Value, sizes: Sequence[int], indices: Sequence[Value], p
     """x at whole indices, [batch, channels, *grid]; 0 outside where the padding is zeros."""
     flat: Value | None = None
     inside: Value | None = None
-    narrow = i32 if math.prod(sizes) <= 1 << 30 else i64
+    narrow = i32 if math.prod(sizes) <= NARROW else i64
     for size, index in zip(sizes, indices, strict=True):
         whole = cast(n, n.b.clip(index, n.b.scalar(0.0, index.dtype), n.b.scalar(size - 1.0, index.dtype)), narrow)
         flat = whole if flat is None else n.b.add(n.b.mul(flat, size), whole)
