@@ -1,7 +1,7 @@
-"""Object files by content: compiled once, remembered by the process and in a folder that only its user may write.
+"""Code by content, object files and the texts they come from: made once, kept in a folder that only its user may write.
 
-An object file is code, so it is taken from a folder only if that and the file are the user's own and nobody else's to
-write, and if its bytes have the digest that they were written with.
+It is taken from a folder only if that and the file are the user's own and nobody else's to write, and if the bytes have the
+digest that they were written with.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ABANDONED = 86_400
 
 
 class ObjectFolder:
-    """A folder of object files by key; one that cannot be trusted or written keeps nothing and gives nothing."""
+    """A folder of files by key; one that cannot be trusted or written keeps nothing and gives nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._added = 0
 
     def get(self, key: str) -> bytes | None:
-        """The object file; None where there is none that can be trusted."""
+        """What was kept; None where there is none that can be trusted."""
         try:
             with (self.path / key).open("rb") as file:
                 if not self._is_own() or not _is_ours(os.fstat(file.fileno())):
@@ -46,14 +46,14 @@ class ObjectFolder:
         except OSError:
             return None
         if hashlib.sha256(data).digest() != digest:
-            _LOG.warning("object file %s is damaged: it is compiled again", key)
+            _LOG.warning("%s in the folder of object files is damaged: it is made again", key)
             return None
         with contextlib.suppress(OSError):
             os.utime(self.path / key)
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep an object file, all or nothing; a folder that is full or not the user's own keeps none."""
+        """Keep bytes, all or nothing; a folder that is full or not the user's own keeps none."""
         if not self._is_own():
             return
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=self.path, prefix="~", delete=False) as file:

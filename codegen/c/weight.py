@@ -40,9 +40,8 @@ def weigh(sources: Sequence[str], library: Library) -> int:
     return weights.total(weights.called())
 
 
-def check_weight(sources: Sequence[str], library: Library) -> None:
+def check_weight(weight: int) -> None:
     """UnsupportedError for kernels that would take the C compiler long."""
-    weight = weigh(sources, library)
     if weight > HEAVIEST:
         raise UnsupportedError(
             f"the kernel weighs {weight:,} vector statements, more than the {HEAVIEST:,} that a c compiler is given at once",

@@ -6,10 +6,10 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 
-from ...codegen.c.abi import KERNEL
 from ...codegen.c.compile import SharedObject, compile_shared
-from ...codegen.c.printer import SourceFile
+from ...codegen.c.texts import KeptTexts
 from ...codegen.c.toolchain import find_compiler
 from ...codegen.c.units import ObjectFiles, Unit
 from ...codegen.c.weight import check_weight
@@ -65,7 +65,8 @@ class CpuBackend:
         jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
         with ObjectFiles(compiler, machine, jobs=jobs, cache=cache) as objects:
             choose = tuning.for_cpu(target.name, machine, compiler)
-            lowered, sources = _lower_printed(module, machine, choose, workload, objects.begin)
+            texts = KernelTexts(machine, objects.begin, cache)
+            lowered, sources = _lower_printed(module, machine, choose, workload, texts)
             tuning.done(target.name, machine.name, lowered)
             progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
             compiled = compile_shared(sources, machine, compiler, kernels=list(lowered.kernels), objects=objects)
@@ -143,20 +144,19 @@ def _multiplied(value: Value) -> str:
 
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
-    return _lower_printed(module, level, choose, workload)[0]
+    return _lower_printed(module, level, choose, workload, KernelTexts(level))[0]
 
 
 def _lower_printed(
-    module: Module, level: CpuLevel, choose: Choose, workload: Workload | None, begin: Begin | None = None
+    module: Module, level: CpuLevel, choose: Choose, workload: Workload | None, texts: KernelTexts
 ) -> tuple[Lowered, Mapping[str, str]]:
-    texts = KernelTexts(level, begin)
     scheduler = Scheduler(
         STRATEGIES,
         level,
         choose,
         functools.partial(constant_layouts, pairs=level.pairs),
         workload,
-        texts.ahead if begin is not None else None,
+        texts.ahead if texts.begin is not None else None,
     )
     return lower_printed(fuse(module, channels_last, workload, short=True, shared=shares_vectors), scheduler, level.name, texts.of)
 
@@ -164,10 +164,11 @@ def _lower_printed(
 class KernelTexts:
     """The C files of kernels, each printed once: as soon as it is scheduled, so that its compiler works beside what follows."""
 
-    def __init__(self, level: CpuLevel, begin: Begin | None = None) -> None:
+    def __init__(self, level: CpuLevel, begin: Begin | None = None, cache: Path | None = None) -> None:
         self.level = level
         self.begin = begin
-        self._known: dict[tuple[int, bool], tuple[Launch, str]] = {}
+        self._kept = KeptTexts(level, cache)
+        self._known: dict[int, tuple[Launch, str]] = {}
 
     def ahead(self, scheduled: Scheduled) -> None:
         """Print the kernels of a choice; a failure is told when the text is asked for."""
@@ -184,15 +185,17 @@ class KernelTexts:
         return {**{f"{name}.c": text for name, text in texts.items()}, **print_plans(lowered.plans)}
 
     def _text(self, scheduled: Scheduled, launch: Launch) -> str:
-        key = id(launch), len(scheduled.group.ops) > 1
-        if key not in self._known:
-            file = SourceFile(self.level)
-            add_kernel(file, scheduled, launch, KERNEL)
+        """The file of a kernel. UnsupportedError if it would take the compiler long and its group can be made smaller."""
+        if id(launch) not in self._known:
+            symbols = scheduled.problem.symbols
+            printed = self._kept.of(launch, tuple(symbols.ranges), symbols)
+            if len(scheduled.group.ops) > 1:
+                check_weight(printed.weight)
             # With the launch, as nothing else may get its number while it is known by it.
-            self._known[key] = launch, file.text()
+            self._known[id(launch)] = launch, printed.text
             if self.begin is not None:
-                self.begin(Unit.of_kernel("kernel.c", self._known[key][1]))
-        return self._known[key][1]
+                self.begin(Unit.of_kernel("kernel.c", printed.text))
+        return self._known[id(launch)][1]
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
@@ -200,17 +203,9 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     return KernelTexts(level).of(lowered)
 
 
-def add_kernel(file: SourceFile, scheduled: Scheduled, launch: Launch, name: str) -> None:
-    """Print a kernel into a C file. UnsupportedError if it would take the compiler long and its group can be made smaller."""
-    symbols = scheduled.problem.symbols
-    kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
-    if len(scheduled.group.ops) > 1:
-        check_weight([kernel.source], file.library)
-
-
 def nominal_rates(level: CpuLevel) -> tuple[float, float]:
     """Operations and bytes a second that one core of a level is reckoned with: two multiply-adds at 3 GHz, 20 GB/s."""
     return 2 * 2 * level.lanes * 3e9, 20e9
 
 
-__all__ = ["CpuBackend", "KernelTexts", "add_kernel", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]
+__all__ = ["CpuBackend", "KernelTexts", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

@@ -13,6 +13,7 @@ import numpy as np
 from generator import Case, draw
 
 from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.c.weight import check_weight, weigh
 from ourcc.codegen.host.c import print_plans
 from ourcc.compiler.backends import cpu as target_cpu
 from ourcc.compiler.options import BuildOptions
@@ -23,6 +24,7 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import Array, interpret, judge
 from ourcc.ir.graph.text import module_text
+from ourcc.ir.tile.program import Launch
 from ourcc.passes.lower.build_plan import Lowered
 from ourcc.passes.lower.lower import print_each
 from ourcc.passes.lower.schedule import Scheduled
@@ -95,7 +97,14 @@ class PrintedTogether(target_cpu.KernelTexts):
 
     def of(self, lowered: Lowered) -> Mapping[str, str]:
         file = SourceFile(self.level)
-        print_each(lowered, lambda name, launch: target_cpu.add_kernel(file, lowered.scheduled[name], launch, name))
+
+        def add(name: str, launch: Launch) -> None:
+            symbols = lowered.scheduled[name].problem.symbols
+            kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+            if len(lowered.scheduled[name].group.ops) > 1:
+                check_weight(weigh([kernel.source], file.library))
+
+        print_each(lowered, add)
         return {"kernels.c": file.text(), **print_plans(lowered.plans)}
 
 
