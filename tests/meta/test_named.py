@@ -20,6 +20,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/codegen/c/test_printer.py": (
         "codegen/c/access.py",
         "codegen/c/basics.py",
+        "codegen/c/conversions.py",
         "codegen/c/elementary.py",
         "codegen/c/folds.py",
         "codegen/c/lanes.py",
