@@ -158,7 +158,7 @@ class Chooser:
         schedule = level.choices.get(id)
         if schedule is None:
             raise LockError(
-                f"the lock holds no choice for problem {id[:16]}: it was made of another model, for other sizes or with other options",
+                f"{level.name} holds no choice for problem {id[:16]}: it was made of another model, for other sizes or with other options",
                 note=f"the lock's choices are for {len(level.choices)} other problems",
                 hint="give the same --shape, --workload and other options as the build that made the lock, or build without --locked",
             )
@@ -166,7 +166,9 @@ class Chooser:
             if candidate[1] == schedule:
                 self.decisions[id] = ScheduleChoice(id, data, schedule, "locked", "the lock says so")
                 return candidate
-        raise LockError(f"the lock chooses {schedule} for problem {id[:16]}, which no strategy offers", note=str(data["region"]).strip())
+        raise LockError(
+            f"{level.name} chooses {schedule} for problem {id[:16]}, which no strategy offers", note=str(data["region"]).strip()
+        )
 
     def _tuned(
         self, problem: Problem, id: str, data: Data, offered: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves

@@ -104,7 +104,7 @@ class ObjectFolder:
         except OSError:
             return False
         if not _is_ours(found):
-            _LOG.warning("%s is not used: others may write it, and object files are code", self.path)
+            _distrust(self.path)
             return False
         return True
 
@@ -122,6 +122,12 @@ class ObjectFolder:
                     break
                 os.unlink(path)
                 excess -= found.st_size
+
+
+@functools.cache
+def _distrust(path: Path) -> None:
+    """Said once of each folder: every kernel asks for it."""
+    _LOG.warning("%s is not used: others may write it, and object files are code", path)
 
 
 def _listing(folder: Path) -> str:

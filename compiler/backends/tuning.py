@@ -196,13 +196,13 @@ def read_lock(path: Path, variables: Variables, trust: Trust = NOBODY_ASKED) -> 
         raise EngineError(f"lock {str(path)!r} is not signed, expected a signature by a trusted key", hint=hint)
     if not is_engine:
         try:
-            return Lock.parse(path.read_text(encoding="utf-8"))
+            return Lock.parse(path.read_text(encoding="utf-8"), f"lock {str(path)!r}")
         except UnicodeDecodeError as error:
             raise UsageError(f"{str(path)!r} is neither an ourcc.lock nor an engine") from error
     text = open_contents(path, variables.directory, trust).lock
     if not text:
         raise EngineError(f"engine {str(path)!r} holds no lock", hint="build it again with this version of ourcc")
-    return Lock.parse(text)
+    return Lock.parse(text, f"the lock of {str(path)!r}")
 
 
 # --- the latest build -------------------------------------------------------------------------------------------------

@@ -19,7 +19,12 @@ from .trust import trusted_key_option
 @frame("verify")
 @click.argument("engine", type=READABLE)
 @click.argument("model", type=READABLE_DATA)
-@click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to compare on (default: 8 seeded sets).")
+@click.option(
+    "--inputs",
+    type=READABLE_DATA,
+    metavar="DATA.npz",
+    help="Inputs to compare on (default: 8 seeded sets, of the least sizes, those that it was built for, and drawn ones).",
+)
 @click.option("--tolerance", type=float, metavar="X", help="Allowed error relative to the largest value, instead of the judge's bound.")
 @click.option("--target", metavar="NAME", help="Verify this target or level of the engine (default: the best here).")
 @shape_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from ...ir.errors import UsageError
 from ...ir.graph.parse import parse_module
 from ...ir.spelling import function_of
+from ...ir.target import EMULATED
 from ...ir.workload import Point, Workload
 from ...runtime.engine import Engine
 from ...runtime.replace import replace_file
@@ -66,8 +68,8 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         "threads": options.threads,
         "rounds": options.rounds,
     }
-    changes = {} if not peers else recorded_changes(engine.contents) or {}
-    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings, changes) for case, timings in timed.items()]
+    notes = list(_notes(engine, options.threads, (recorded_changes(engine.contents) or {}) if peers else {}))
+    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings, notes) for case, timings in timed.items()]
     if len(cases) > 1:
         tables.append(_weighed(timed))
     if options.kernels:
@@ -96,11 +98,19 @@ def _calls(
     return {"ourcc": partial(called.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
 
 
-def _times(name: str, timings: Sequence[Timing], changes: Mapping[str, str]) -> Table:
-    """`changes` are what our engine was built to compute otherwise than the model, as peers do not."""
-    made = " ".join(f"--{name} {value}" for name, value in changes.items())
-    note = (f"ourcc's engine was built with {made}; peers compute what their files say",) if changes else ()
-    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum", *note))
+def _notes(engine: Engine, threads: int, changes: Mapping[str, str]) -> Iterator[str]:
+    """What the times do not say; `changes` are what our engine was built to compute otherwise than the model, as peers do not."""
+    if changes:
+        made = " ".join(f"--{name} {value}" for name, value in changes.items())
+        yield f"ourcc's engine was built with {made}; peers compute what their files say"
+    if threads > (processors := len(os.sched_getaffinity(0))):
+        yield f"{threads} threads take turns on the {processors} CPU{'s' * (processors > 1)} that this process may use"
+    if (engine.part or "").endswith(EMULATED):
+        yield f"{engine.part} runs models of instructions that this machine lacks: its times are not those of the level"
+
+
+def _times(name: str, timings: Sequence[Timing], notes: Sequence[str]) -> Table:
+    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum", *notes))
 
 
 def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:
@@ -115,8 +125,8 @@ def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:
 
 
 def _launches(options: BenchOptions, engine: Engine, function: str, arrays: list[Array], progress: Progress) -> Iterator[Table]:
-    """A row for each launch; the trace and the picture are written beside."""
-    from .profile import draw_roofline, profile_beside_rates, profile_table, trace
+    """A row for each launch, and for each kernel where some are launched more than once; the trace and the picture are written beside."""
+    from .profile import draw_roofline, kernels_table, profile_beside_rates, profile_table, trace
 
     measured, roof = profile_beside_rates(engine, function, arrays, options.threads, options.rounds, progress)
     if options.trace is not None:
@@ -124,6 +134,9 @@ def _launches(options: BenchOptions, engine: Engine, function: str, arrays: list
     if options.picture is not None:
         replace_file(options.picture, draw_roofline(measured.profiles, roof.rates))
     yield profile_table(measured, roof, _sizes(arrays))
+    together = kernels_table(measured, roof)
+    if together is not None:
+        yield together
 
 
 def _built(options: BenchOptions, progress: Progress) -> Engine:

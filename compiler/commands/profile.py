@@ -28,6 +28,7 @@ from ..targets.machine import Rates, rate_samples, read_cpu
 COLUMNS = ("launch", "kernel", "source_ops", "strategy", "min_us", "median_us", "gflops", "gbytes_per_second", "roofline", "share")
 BRIEF = ("launch", "kernel", "median_us", "share", "roofline", "gflops", "min_us")
 BELOW = ("source_ops", "strategy")
+BY_KERNEL = ("kernel", "launches", "total_us", "share", "roofline", "gflops", "source_ops", "strategy")
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,29 @@ def profile_table(measured: Rounds, roof: Roof, sizes: str = "") -> Table:
         f"outside of launches: {measured.outside() * 1e6:.1f} us of a call (median): steps in Python, checks, memory",
     )
     return Table("launches", COLUMNS, tuple(rows), notes, BRIEF, BELOW, keys=("kernel",))
+
+
+def kernels_table(measured: Rounds, roof: Roof) -> Table | None:
+    """One row a kernel, the one whose launches take longest together first; None where each is launched once."""
+    found: dict[str, list[Profile]] = {}
+    for item in measured.profiles:
+        found.setdefault(item.kernel, []).append(item)
+    if len(found) == len(measured.profiles):
+        return None
+    total = sum(item.median for item in measured.profiles)
+    rows: list[tuple[Cell, ...]] = []
+    for kernel, items in sorted(found.items(), key=lambda pair: -sum(item.median for item in pair[1])):
+        taken, row = sum(item.median for item in items), items[0].row
+        known = not any(math.isnan(item.operations) for item in items)
+        rates = (
+            round(sum(item.floor(roof.rates) for item in items) / taken, 3) if known else None,
+            round(sum(item.operations for item in items) / taken * 1e-9, 2) if known else None,
+        )
+        rows.append(
+            (kernel, len(items), round(taken * 1e6, 2), round(taken / total, 4), *rates, row.get("source_ops"), row.get("strategy"))
+        )
+    notes = ("the launches of each kernel together, by their medians",)
+    return Table("kernels", BY_KERNEL, tuple(rows), notes, BY_KERNEL[:6], BELOW, keys=("kernel",))
 
 
 def trace(profiles: Sequence[Profile]) -> list[bytes]:

@@ -100,12 +100,17 @@ def test_a_damaged_object_is_compiled_again(compiler: Compiler, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_no_code_comes_from_a_folder_that_others_may_write(mode: int, compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+def test_no_code_comes_from_a_folder_that_others_may_write(
+    mode: int, compiler: Compiler, tmp_path: Path, compiled: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     build(compiler, tmp_path / "objects", 2, 3)
     (tmp_path / "objects").chmod(mode)
     before = sorted((tmp_path / "objects").iterdir())
     compiled.clear()
     build(compiler, tmp_path / "objects", 2, 4)
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path / 'objects'} is not used: others may write it, and object files are code"
+    ]
     assert len(compiled) == 5 and sorted((tmp_path / "objects").iterdir()) == before
 
 

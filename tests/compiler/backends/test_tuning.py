@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
+from ourcc.autotune.lock import LockError
 from ourcc.compiler.backends.tuning import Tuning, read_lock
 from ourcc.compiler.cli.main import run as command_line
 from ourcc.compiler.environment import environment
@@ -153,14 +154,21 @@ def test_a_lock_that_does_not_fit_is_an_error(ask: Run, model: Path, tmp_path: P
     empty = tmp_path / "empty.lock"
     empty.write_text(json.dumps(data))
     answer = ask("build", model, "-o", tmp_path / "b.ourcc", "--locked", empty, status=1)
-    assert "the lock holds no choice for problem" in answer["error"]["message"]
+    assert f"lock {str(empty)!r} holds no choice for problem" in answer["error"]["message"]
     assert not (tmp_path / "b.ourcc").exists()
+    data["producer"] = "ourcc 0"
+    empty.write_text(json.dumps(data))
+    answer = ask("build", model, "-o", tmp_path / "b.ourcc", "--locked", empty, status=1)
+    assert f"lock {str(empty)!r} was made with another producer" in answer["error"]["message"]
 
 
 def test_what_is_no_lock_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="neither an ourcc"):
+        read_lock(path, environment({}))
+    path.write_text("<html>")
+    with pytest.raises(LockError, match=r"^lock '.*x.lock' is not json"):
         read_lock(path, environment({}))
     path.write_bytes(b"PK\x03\x04 nothing more")
     with pytest.raises(EngineError):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.commands.profile import Profile, Roof, Rounds, draw_roofline, profile, profile_table, roof_of, trace
+from ourcc.compiler.commands.profile import Profile, Roof, Rounds, draw_roofline, kernels_table, profile, profile_table, roof_of, trace
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.progress import SILENT, Silent
@@ -106,6 +106,20 @@ def test_the_table_is_sorted_by_time_and_shares_add_up(profiles: list[Profile]) 
     medians = [float(row["median_us"] or 0) for row in rows]
     assert medians == sorted(medians, reverse=True) and sum(float(row["share"] or 0) for row in rows) == pytest.approx(1, abs=0.01)
     assert {row["launch"] for row in rows} == set(range(len(profiles)))
+
+
+def test_kernels_that_are_launched_more_than_once_are_added_up(profiles: list[Profile]) -> None:
+    once = [item for n, item in enumerate(profiles) if item.kernel not in {other.kernel for other in profiles[:n]}]
+    assert once and kernels_table(Rounds(once, (10**9,) * 3), Roof(RATES, "said")) is None
+    twice = [*profiles, dataclasses.replace(profiles[0], samples=tuple(10**7 + n for n in profiles[0].samples))]
+    table = kernels_table(Rounds(twice, (10**9,) * 3), Roof(RATES, "said"))
+    assert table is not None
+    first, *others = table.to_data()
+    own = [item for item in twice if item.kernel == profiles[0].kernel]
+    assert first["kernel"] == profiles[0].kernel and first["launches"] == len(own)
+    assert float(first["total_us"] or 0) == pytest.approx(sum(item.median for item in own) * 1e6, abs=0.01)
+    assert sum(float(row["share"] or 0) for row in table.to_data()) == pytest.approx(1, abs=0.01)
+    assert sum(int(row["launches"] or 0) for row in (first, *others)) == len(twice)
 
 
 def test_trace_and_picture_open(profiles: list[Profile]) -> None:
