@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .errors import VerifyError
+from .types import DType
 
 Matrix = tuple[tuple[float, ...], ...]
 TAPS = 3
@@ -31,6 +32,9 @@ class Filtering:
     places: int
     along: tuple[int, ...]
 
+    word = "filtered"
+    """What comes before it in texts."""
+
     def __post_init__(self) -> None:
         if self.places not in POINTS:
             raise VerifyError(f"filtering of {self.places} places, expected one of {', '.join(map(str, POINTS))}")
@@ -39,6 +43,10 @@ class Filtering:
 
     def __str__(self) -> str:
         return f"{self.places} along ({', '.join(map(str, self.along))})"
+
+    def dtype(self, of: DType) -> DType:
+        """The element type of what is made of elements of type `of`."""
+        return of
 
     @property
     def points(self) -> int:

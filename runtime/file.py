@@ -21,7 +21,7 @@ from .kinds import ENGINE, check_replaced
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 10
+SCHEMA = 11
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000

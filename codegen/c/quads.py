@@ -42,13 +42,15 @@ return (f32x@N)(b & (0x80000000 | ((b & 0x7f800000) != 0)));
 
 WIDE = "pair_wide"
 """What multiplies pairs of bf16 by floats that are none."""
+PAIRS = "pairs"
+"""The precision of products whose sums of two fit 16 bits, whatever each of them is."""
 SMALL = 127
 """The greatest unsigned byte of which two products by signed ones always fit 16 bits."""
 
 
 def functions() -> dict[str, LibraryFunction]:
     """What adds four products of bytes to each 32-bit lane, exactly; unsigned (`dot4_u8`), small (`dot4_u7`) or signed ones (`dot4_i8`)
-    on the left.
+    on the left, or unsigned ones that are said to fit in pairs (`dot4_pairs`).
 
     Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs; small ones need not be
     widened, since two products of them fit 16 bits (`vpmaddubsw` saturates others). Two products of
@@ -56,7 +58,7 @@ def functions() -> dict[str, LibraryFunction]:
     bf16 as the instruction does it (`vdpbf16ps`, with its model).
     """
     found = {}
-    for dtype in ("u8", "u7", "i8"):
+    for dtype in ("u8", "u7", PAIRS, "i8"):
         fast: dict[tuple[int, str], str] = {}
         if dtype != "i8":
             fast = {(lanes, "avx512_vnni"): _accumulated("vpdpbusd") for lanes in (16, 8)}
@@ -68,7 +70,7 @@ def functions() -> dict[str, LibraryFunction]:
             left = (even % "l", odd % "l")
             if dtype == "u8":
                 left = (f"{prefix}_and_si{prefix[3:]}(l, {prefix}_set1_epi16(255))", f"{prefix}_srli_epi16(l, 8)")
-            if dtype == "u7":
+            if dtype in ("u7", PAIRS):
                 pairs = f"{prefix}_maddubs_epi16(({register})x, ({register})w)"
                 fast[lanes, feature] = f"return acc + (i32x{lanes}){prefix}_madd_epi16({pairs}, {prefix}_set1_epi16(1));"
                 continue
@@ -137,7 +139,7 @@ def read_quads(values: Values, value: Dot) -> Quads | None:
     if right is not None and types == (f16, f16, f32):
         return Quads(left, right, "pair_f16", 2)
     if right is not None and types[0] in (i8, u8) and types[1:] == (i8, i32):
-        return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
+        return Quads(left, right, f"dot4_{PAIRS if value.precision == PAIRS else left.type.dtype}", FOUR)
     if types[0] in (i8, u8) and value.type.dtype == i32 and isinstance(codes, Expand2to4) and codes.type.dtype == i8:
         return Quads(left, codes, f"dot4_{left.type.dtype}", FOUR)
     if types[0] != i8 or value.type.dtype != i32 or dtype_of(codes) != u8 or not are_bytes(values, codes):

@@ -70,7 +70,7 @@ def pack(held: Constant, module: Module) -> np.ndarray[Any, Any]:
     if held.layout is None:
         return array
     array = array.reshape(held.shape)
-    return held.layout.pack(array if held.filtering is None else held.filtering.of(array))
+    return held.layout.pack(array if held.making is None else held.making.of(array))
 
 
 def unpack(held: Constant, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -26,7 +26,7 @@ def module_of(contents: EngineContents) -> Module:
     holders: dict[str, tuple[str, storage.Constant]] = {}
     for name, part in contents.parts.items():
         for constant in part.constants.values():
-            if constant.filtering is None:
+            if constant.making is None:
                 holders.setdefault(constant.value, (name, constant))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))

@@ -11,6 +11,8 @@ from .. import layout as layouts
 from ..dims import Dim
 from ..errors import VerifyError
 from ..layout import Layout
+from ..making import Making, making
+from ..pairing import Pairing
 from ..scan import Scanner
 from ..winograd import Filtering
 from . import storage
@@ -169,16 +171,19 @@ class _Parser(Scanner):
         self.require("of")
         shape = self.shape()
         try:
-            filtering = self.filtering() if self.keyword("filtered") else None
-            return storage.Constant(value, _layout(factors, axes, len(shape)), shape, filtering)
+            making = next((self.making(word) for word in (Filtering.word, Pairing.word) if self.keyword(word)), None)
+            return storage.Constant(value, _layout(factors, axes, len(shape)), shape, making)
         except VerifyError as error:
             self.fail(error.message, start)
 
-    def filtering(self) -> Filtering:
-        places = self.integer()
+    def making(self, word: str) -> Making:
+        sizes = [self.integer()]
+        if word == Pairing.word:
+            self.require("by")
+            sizes.append(self.integer())
         self.require("along")
         self.expect("(")
-        return Filtering(places, self.listed(")", self.integer))
+        return making(word, sizes, self.listed(")", self.integer))
 
     def shape(self) -> tuple[int, ...]:
         self.expect("[")

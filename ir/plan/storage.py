@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from ..dims import Dim
 from ..layout import Layout
+from ..making import Making
 from ..types import TensorType
-from ..winograd import Filtering
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,27 @@ class Output:
 class Constant:
     """The values of the module's constant `value`; in `layout`, which is of the sizes `shape`, where it has one.
 
-    A region may see a constant with adjacent dimensions merged, so `shape` need not be that of the module. With a `filtering`
-    these are not the values but what is made of them for it, in the layout.
+    A region may see a constant with adjacent dimensions merged, so `shape` need not be that of the module. With `making`
+    these are not the values but what it makes of them, in the layout.
     """
 
     value: str
     layout: Layout | None = None
     shape: tuple[int, ...] = ()
-    filtering: Filtering | None = None
+    making: Making | None = None
 
     @property
     def key(self) -> str:
         """The name of these bytes among an engine's weights. It is only ever compared."""
         if self.layout is None:
             return self.value
-        made = "" if self.filtering is None else f" filtered {self.filtering}"
+        made = "" if self.making is None else f" {self.making.word} {self.making}"
         return f"{self.value} {self.layout} of [{', '.join(map(str, self.shape))}]{made}"
 
     @property
     def laid(self) -> tuple[int, ...]:
         """The sizes that the layout is of: `shape`, or those of what is made of it."""
-        return self.shape if self.filtering is None else self.filtering.shape(self.shape)
+        return self.shape if self.making is None else self.making.shape(self.shape)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _constant(held: storage.Constant) -> str:
     text = f" = @{name_text(held.value)}"
     text += "" if held.layout is None else f" as {_layout(held.layout)}"
     text += f" of [{', '.join(map(str, held.shape))}]" if held.shape or held.layout is not None else ""
-    return text if held.filtering is None else f"{text} filtered {held.filtering}"
+    return text if held.making is None else f"{text} {held.making.word} {held.making}"
 
 
 def _layout(layout: Layout) -> str:

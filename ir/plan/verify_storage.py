@@ -131,7 +131,7 @@ class _Storage:
         if not buffer.type.is_static:
             raise VerifyError(f"buffer %{buffer.name} is a constant of the type {buffer.type}, expected known sizes")
         if held.layout is None:
-            if held.shape or held.filtering is not None:
+            if held.shape or held.making is not None:
                 raise VerifyError(f"buffer %{buffer.name} is a constant of {list(held.shape)} without a layout, expected no such sizes")
             return
         if not all(_AXIS.fullmatch(axis) for axis in held.layout.axes):

@@ -120,6 +120,8 @@ def _matmul(left: Array, right: Array, dtype: np.dtype[Any], precision: str) -> 
         left, right = left.astype(wide), right.astype(wide)
         if precision == "exact":
             return np.asarray(np.matmul(left, right))
+        if precision == "pairs":
+            return _in_pairs(left, right)
         high_left, high_right = _tf32(left), _tf32(right)
         total = np.matmul(high_left, high_right)
         if precision == "tf32x3":
@@ -127,6 +129,13 @@ def _matmul(left: Array, right: Array, dtype: np.dtype[Any], precision: str) -> 
             # Of an infinity nothing is left below, infinity less infinity: Triton takes such a part for 0 as well.
             total = total + np.where(np.isnan(small), np.float32(0), small)
         return np.asarray(total)
+
+
+def _in_pairs(left: Array, right: Array) -> Array:
+    """Products of neighbours along the sum added in 16 bits, which saturate, and these in the type of the factors."""
+    products = (left[..., :, :, None] * right[..., None, :, :]).reshape(*left.shape[:-1], -1, 2, right.shape[-1])
+    limits = np.iinfo(np.int16)
+    return np.asarray(np.clip(products.sum(-2, dtype=left.dtype), limits.min, limits.max).sum(-2, dtype=left.dtype))
 
 
 def _tf32(x: Array) -> Array:

@@ -18,5 +18,5 @@ def made_of(param: Param, of: Param, array: Array) -> Array:
         return array
     if of.layout is not None:
         array = of.layout.unpack(array, tuple(map(dims.number, of.shape)))
-    array = param.made.filtering.of(array)
+    array = param.made.how.of(array)
     return array if param.layout is None else param.layout.pack(array)

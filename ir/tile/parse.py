@@ -7,6 +7,8 @@ from collections.abc import Callable
 from ..dims import Dim
 from ..errors import ParseError, VerifyError
 from ..layout import Factor, Layout
+from ..making import making
+from ..pairing import Pairing
 from ..winograd import Filtering
 from .parse_value import parse_named, parse_value
 from .program import (
@@ -140,8 +142,13 @@ class _ProgramParser(Reader):
 
     def made(self) -> Made:
         operand = self.value_name()
-        self.expect("filtered")
-        places = self.integer()
+        is_paired = self.accept(Pairing.word)
+        if not is_paired:
+            self.expect(Filtering.word)
+        sizes = [self.integer()]
+        if is_paired:
+            self.expect("by")
+            sizes.append(self.integer())
         self.expect("along")
         self.expect("(")
         along = [self.integer()]
@@ -149,7 +156,7 @@ class _ProgramParser(Reader):
             along.append(self.integer())
         self.expect(")")
         try:
-            return Made(operand, Filtering(places, tuple(along)))
+            return Made(operand, making(Pairing.word if is_paired else Filtering.word, sizes, along))
         except VerifyError as error:
             raise ParseError(f"line {self.token.line}: {error.message}") from error
 

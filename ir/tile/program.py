@@ -19,8 +19,8 @@ from typing import TypeAlias
 from ..dims import Dim
 from ..expression import Apply, Constant
 from ..layout import Layout
+from ..making import Making
 from ..types import DType
-from ..winograd import Filtering
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class TileType:
 
 @dataclass(frozen=True)
 class Made:
-    """What an operand is made of when building: the constant `operand`, in windows that are filtered."""
+    """What an operand is made of when building: the constant `operand`, and how."""
 
     operand: str
-    filtering: Filtering
+    how: Making
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,9 @@ class Load:
 class Dot:
     """acc + sum over the axes that `type` lacks of left * right; operands may be nested loads (streamed) or tiles.
 
-    `precision`: exact (products and sums in the accumulator type), tf32, tf32x3. `left_scale`, `right_scale` are
-    block scales (dot_scaled) or None.
+    `precision`: exact (products and sums in the accumulator type), tf32, tf32x3; pairs, where products of two neighbours (the first
+    and the second along the sum, the third and the fourth) are added in 16 bits, which saturate. `left_scale`, `right_scale` are block
+    scales (dot_scaled) or None.
     """
 
     left: Value

@@ -64,12 +64,14 @@ def launch_lines(launch: Launch) -> list[str]:
 
 
 def param_text(param: Param) -> str:
-    """`%w: out f32[j 1536, k 384] as j/16 k j%16`, and ` from %v filtered 2 along (2, 3)` where it is made when building."""
+    """`%w: out f32[j 1536, k 384] as j/16 k j%16`, and where it is made when building ` from %v filtered 2 along (2, 3)` or
+    ` from %v paired 32 by 16 along (0, 1)`.
+    """
     role = "" if param.role == "in" else f"{param.role} "
     dims_ = ", ".join(f"{label} {extent}" for label, extent in param.dims)
     layout = "" if param.layout is None else f" as {param.layout}"
     strides = "" if param.strides is None else f" strides ({_commas(param.strides)})"
-    made = "" if param.made is None else f" from %{param.made.operand} filtered {param.made.filtering}"
+    made = "" if param.made is None else f" from %{param.made.operand} {param.made.how.word} {param.made.how}"
     return f"%{param.name}: {role}{param.dtype}[{dims_}]{layout}{strides}{made}"
 
 

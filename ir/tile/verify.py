@@ -124,11 +124,13 @@ class _Verifier:
     def made(self, param: Param, made: Made) -> None:
         """It is made of an operand of known sizes that the launch reads as well."""
         of = next((other for other in self.launch.params if other.name == made.operand), None)
-        if of is None or of.made is not None or (of.role, param.role) != ("in", "in") or of.dtype != param.dtype:
-            raise VerifyError(f"operand %{param.name} is made of %{made.operand}, expected another that is read, of its dtype")
+        if of is None or of.made is not None or (of.role, param.role) != ("in", "in"):
+            raise VerifyError(f"operand %{param.name} is made of %{made.operand}, expected another that is read")
+        if made.how.dtype(of.dtype) != param.dtype:
+            raise VerifyError(f"operand %{param.name}: what is {made.how.word} {made.how} of %{of.name} is {made.how.dtype(of.dtype)}")
         sizes = tuple(size for size in of.shape if isinstance(size, int))
-        if len(sizes) != len(of.shape) or made.filtering.shape(sizes) != param.shape:
-            raise VerifyError(f"operand %{param.name}: what is filtered {made.filtering} of %{of.name} has other sizes")
+        if len(sizes) != len(of.shape) or made.how.shape(sizes) != param.shape:
+            raise VerifyError(f"operand %{param.name}: what is {made.how.word} {made.how} of %{of.name} has other sizes")
 
     def scalar(self, scope: Scope, dim: Dim, what: str) -> None:
         """An index expression that must be one integer for the whole tile."""

@@ -34,7 +34,7 @@ from .scope import Scope
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 SCANS = ("sum", "prod", "max", "min")
-PRECISIONS = ("exact", "tf32", "tf32x3")
+PRECISIONS = ("exact", "tf32", "tf32x3", "pairs")
 
 
 def check_dim(scope: Scope, symbols: Collection[str], dim: Dim, what: str) -> None:
@@ -177,8 +177,9 @@ def _check_dot_types(value: Dot, left: DType, right: DType, acc: DType) -> None:
         raise VerifyError(f"dot of {left} and {right} into the narrower {acc}")
     if value.precision not in PRECISIONS:
         raise VerifyError(f"dot precision {value.precision!r} is unknown, expected one of: {', '.join(PRECISIONS)}")
-    if value.precision != "exact" and not (left.name == right.name == acc.name == "f32"):
-        raise VerifyError(f"dot precision {value.precision} on {left} and {right} into {acc}, expected f32 throughout")
+    wanted = {"exact": acc.name, "pairs": "i32"}.get(value.precision, "f32")
+    if value.precision != "exact" and not (left.name == right.name == acc.name == wanted):
+        raise VerifyError(f"dot precision {value.precision} on {left} and {right} into {acc}, expected {wanted} throughout")
     for scale, operand in ((value.left_scale, value.left), (value.right_scale, value.right)):
         if scale is not None and not (scale.type.dtype.is_float and set(scale.type.axes) <= set(operand.type.axes)):
             hint = "a block scale is loaded at the operand's own axes, such as load %s[i, k // 32]"

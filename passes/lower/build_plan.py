@@ -253,7 +253,7 @@ class _Planner:
         layout = param.layout
         if layout is None or value.constant is None:
             raise InternalError(f"%{param.name} is not made of a constant, in a layout")
-        held = storage.Constant(value.name, layout, bound(region.operand(made.operand).type.shape), made.filtering)
+        held = storage.Constant(value.name, layout, bound(region.operand(made.operand).type.shape), made.how)
         known = self.names.get((value, held.key))
         return known or self._add(value, TensorType(param.dtype, layout.extents(held.laid)), held)
 

@@ -174,6 +174,23 @@ class Block:
             inner, self.body, self.bound = self.body, outer, bound
         self.body.append(If(value, tuple(inner), seldom=seldom))
 
+    @contextmanager
+    def either(self, value: Value, carries: Sequence[Ref]) -> Iterator[Callable[[], None]]:
+        """Statements added inside run where the scalar condition holds, those after a call of what is yielded where it does not."""
+        outer, self.body, bound = self.body, [], dict(self.bound)
+        sides = [self.body]
+
+        def otherwise() -> None:
+            self.body, self.bound = [], dict(bound)
+            sides.append(self.body)
+
+        try:
+            yield otherwise
+        finally:
+            self.body, self.bound = outer, bound
+        body, rest = sides
+        self.body.append(If(value, tuple(body), tuple(rest), tuple(ref.name for ref in carries)))
+
     # --- values ---
 
     def ordered(self, axes: set[str] | frozenset[str]) -> tuple[str, ...]:

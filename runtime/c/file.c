@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCHEMA 10
+#define SCHEMA 11
 #define MOST_MANIFEST ((uint64_t)64 << 20)
 #define MOST_MEMBERS 1000000
 #define MOST_SIZE (INT64_C(1) << 60)

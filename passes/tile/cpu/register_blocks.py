@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 from ....ir import dims
 from ....ir.codes import FOUR
@@ -18,7 +20,7 @@ from ....ir.formats.sparse import SERVED
 from ....ir.layout import Factor
 from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
 from ....ir.target import CpuLevel
-from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Value
+from ....ir.tile.program import Dot, GridAxis, Launch, Param, TileApply, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
@@ -124,13 +126,20 @@ class RegisterBlocks:
         alone = None if self.found.alone is None else self._alone(block, self.found.alone)
         if alone is not None and self.found.alone is not None:
             block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
+        self._prepare(block)
         if self.row is None:
             with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
                 block.index[self.column] = dims.symbol(columns)
                 self._block(block, columns, self._panel(block, columns))
         else:
             self._rows(block, self.row)
-        return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+        return Launch(f"{self.region.name}.packed", self._parameters(), tuple(grid), tuple(block.body))
+
+    def _prepare(self, block: Block) -> None:
+        """What all columns of a grid tile share besides."""
+
+    def _parameters(self) -> tuple[Param, ...]:
+        return parameters(self.problem)
 
     def _shares_columns(self) -> list[str]:
         """The innermost axes of the grid, those of its tiles aside, that a column of the right factor serves all of."""
@@ -159,24 +168,32 @@ class RegisterBlocks:
 
     def _rows(self, block: Block, row: str) -> None:
         """Columns by rows. What blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: registers hold as many sums."""
+        for width, loop in list(self._row_loops(row, block)):
+            self.width = width
+            with block.loop(self.column, "walk", 0, 0, self.width, parent=self.column) as columns:
+                block.index[self.column] = dims.symbol(columns)
+                panel = self._panel(block, columns)
+                with loop() as rows:
+                    block.index[row] = dims.symbol(rows)
+                    # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
+                    block.axes = [a for a in block.axes if a != columns] + [columns]
+                    self._block(block, columns, panel)
+
+    def _row_loops(self, row: str, block: Block) -> Iterator[tuple[int, Callable[[], AbstractContextManager[str]]]]:
+        """The loops over blocks of rows, one after the other, each with the columns of its blocks."""
         blocks = self._blocks(row)
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.schedule["m"], self.extents[row])
-        for heights, self.width in blocks:
+        for heights, width in blocks:
             high = end
             if heights[-1] != 1:
                 high = start
                 for height in heights:
                     high = whole_blocks(high, end, height)
-            with block.loop(self.column, "walk", 0, 0, self.width, parent=self.column) as columns:
-                block.index[self.column] = dims.symbol(columns)
-                panel = self._panel(block, columns)
-                alone = block.loop(row, "walk", 0, 0, heights[0], parent=row, tail=heights[1:])
-                with alone if len(blocks) == 1 else block.loop(row, "tile", start, high, heights[0], tail=heights[1:]) as rows:
-                    block.index[row] = dims.symbol(rows)
-                    # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
-                    block.axes = [a for a in block.axes if a != columns] + [columns]
-                    self._block(block, columns, panel)
+            if len(blocks) == 1:
+                yield width, partial(block.loop, row, "walk", 0, 0, heights[0], parent=row, tail=heights[1:])
+            else:
+                yield width, partial(block.loop, row, "tile", start, high, heights[0], tail=heights[1:])
             start = high
 
     def _blocks(self, row: str) -> list[tuple[tuple[int, ...], int]]:

@@ -8,6 +8,7 @@ from ourcc.ir import dims
 from ourcc.ir.dims import Facts, Range
 from ourcc.ir.errors import ParseError
 from ourcc.ir.layout import Factor, Layout
+from ourcc.ir.pairing import Pairing
 from ourcc.ir.plan import (
     Buffer,
     Call,
@@ -27,7 +28,7 @@ from ourcc.ir.plan import (
 )
 from ourcc.ir.plan.parse import parse_plan
 from ourcc.ir.plan.text import print_plan
-from ourcc.ir.types import TensorType, bf16, f32, i64, string
+from ourcc.ir.types import TensorType, bf16, f32, i64, string, u8
 from ourcc.ir.winograd import Filtering
 
 B, S, K = dims.symbol("B"), dims.symbol("S"), dims.symbol("K")
@@ -41,6 +42,7 @@ TEXT = """plan sm_90a (x: %b0, "the mask": %"b 1") -> (y: %b4, again: %b4) SYMBO
   constant %b6: f32[3] = @bias
   constant %b7: f32[] = @scalar as  of []
   constant %b8: f32[4, 2, 20, 16] = @taps as d2 d0/16 d1 d0%16 of [32, 20, 3] filtered 2 along (2)
+  constant %b9: u8[2, 3] = @codes as d0 d1 of [32, 40] paired 16 by 16 along (0, 1)
   arena    %b3: f32[B, max(4, S)] in s0
   output   %b4: f32[B, 16]
   dynamic  %d: i64[K]
@@ -78,6 +80,7 @@ def plan() -> Plan:
     packed = Layout(("d0", "d1"), (Factor("d1", 16), Factor("d0"), Factor("d1", 1, 16)))
     other = Layout(("k", "n"), (Factor("n"), Factor("k")))
     taps = Layout(("d0", "d1", "d2"), (Factor("d2"), Factor("d0", 16), Factor("d1"), Factor("d0", 1, 16)))
+    flat = Layout(("d0", "d1"), (Factor("d0"), Factor("d1")))
     variants = (
         Variant("even", Guard((S % 4,), (B - 2,), ("b0",)), (B,), ("b0", "b3", "b2", "w"), (B, S), 4, 100_000, 32),
         Variant("any", Guard(contiguous=("b3",)), (), ("b0", "b2", "b3")),
@@ -98,6 +101,7 @@ def plan() -> Plan:
             Buffer("b6", TensorType(f32, (3,)), storage.Constant("bias")),
             Buffer("b7", TensorType(f32, ()), storage.Constant("scalar", Layout((), ()), ())),
             Buffer("b8", TensorType(f32, (4, 2, 20, 16)), storage.Constant("taps", taps, (32, 20, 3), Filtering(2, (2,)))),
+            Buffer("b9", TensorType(u8, (2, 3)), storage.Constant("codes", flat, (32, 40), Pairing(16, 16, (0, 1)))),
             Buffer("b3", TensorType(f32, (B, dims.maximum(S, 4))), storage.Arena("s0")),
             Buffer("b4", TensorType(f32, (B, 16)), storage.Output()),
             Buffer("d", TensorType(i64, (K,)), storage.Dynamic()),
@@ -166,6 +170,11 @@ EMPTY = "plan cpu () -> () {\n  STATEMENT\n}"
         ("constant %b0: f32[] = @w as d0 of [B]", "line 2, column 38: got 'B]', expected an integer"),
         ("constant %b0: f32[] = @w as d0 of [3] filtered 5 along (0)", "line 2, column 31: filtering of 5 places, expected one of 2"),
         ("constant %b0: f32[] = @w as d0 of [3] filtered 2 (0)", "line 2, column 52: got '(0)', expected 'along'"),
+        ("constant %b0: u8[] = @w as d0 of [4] paired 4 along (0, 1)", "line 2, column 46: got 'along (0, 1)', expected 'by'"),
+        (
+            "constant %b0: u8[] = @w as d0 of [4] paired 4 by 1 along (0)",
+            "line 2, column 30: pairing along the dimensions [0], expected one",
+        ),
         ("slot s0 = 4", "line 2, column 11: got '= 4', expected '>='"),
         ("slot s1 above >= 4", "line 2, column 17: got '>= 4', expected a name"),
         ("slot s0 >=", "line 3, column 1: cannot read dimension '}'"),

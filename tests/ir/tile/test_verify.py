@@ -10,6 +10,7 @@ from ourcc.ir import dims, types
 from ourcc.ir.errors import UnsupportedError, VerifyError
 from ourcc.ir.expression import Constant
 from ourcc.ir.layout import row_major
+from ourcc.ir.pairing import Pairing
 from ourcc.ir.tile.parse import parse
 from ourcc.ir.tile.program import (
     Counter,
@@ -229,7 +230,11 @@ BUILT = {
     ),
     "made of another dtype": (
         launched(params=(A_PARAM, replace(A_PARAM, name="b", dtype=types.f16, made=Made("a", Filtering(2, (0,)))))),
-        "operand %b is made of %a, expected another that is read, of its dtype",
+        "operand %b: what is filtered 2 along .* of %a is f32",
+    ),
+    "paired and no codes": (
+        launched(params=(A_PARAM, replace(A_PARAM, name="b", dtype=types.u8, made=Made("a", Pairing(4, 4, (0, 1)))))),
+        "pairing of f32, expected i8",
     ),
     "made of other sizes": (
         launched(

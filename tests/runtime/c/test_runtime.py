@@ -686,7 +686,7 @@ def test_what_is_made_of_constants_is_read(both: Callable[..., Both]) -> None:
     first, second = (module.add_constant(n, random.standard_normal((32, c, 3, 3)).astype(np.float32)) for n, c in (("u", 3), ("w", 32)))
     graph.set_outputs([b.conv(b.relu(b.conv(x, first, **ways)), second, **ways)])
     contents = compiled_module(module)
-    held = [place.filtering for part in contents.parts.values() for place in part.constants.values()]
+    held = [place.making for part in contents.parts.values() for place in part.constants.values()]
     assert [each is not None for each in held].count(True) == 1
     both(contents).agree(random.standard_normal((1, 3, 24, 24)).astype(np.float32))
 
