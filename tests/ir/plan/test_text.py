@@ -170,7 +170,7 @@ EMPTY = "plan cpu () -> () {\n  STATEMENT\n}"
         ("constant %b0: f32[] = @w as d0 of [B]", "line 2, column 38: got 'B]', expected an integer"),
         ("constant %b0: f32[] = @w as d0 of [3] filtered 5 along (0)", "line 2, column 31: filtering of 5 places, expected one of 2"),
         ("constant %b0: f32[] = @w as d0 of [3] filtered 2 (0)", "line 2, column 52: got '(0)', expected 'along'"),
-        ("constant %b0: u8[] = @w as d0 of [4] paired 4 along (0, 1)", "line 2, column 46: got 'along (0, 1)', expected 'by'"),
+        ("constant %b0: u8[] = @w as d0 of [4] paired 4 along (0, 1)", "line 2, column 49: got 'along (0, 1)', expected 'by'"),
         (
             "constant %b0: u8[] = @w as d0 of [4] paired 4 by 1 along (0)",
             "line 2, column 30: pairing along the dimensions [0], expected one",
