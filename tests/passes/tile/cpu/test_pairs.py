@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import ourcc
 from ourcc.codegen.c.printer import print_launch
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import BuildOptions
@@ -147,3 +149,26 @@ def test_limits_are_weights_of_the_engine_and_its_program_is_read_back() -> None
     contents = compile_module(product(1, "drawn"), BuildOptions(targets=(TARGETS["x86-64-v3"],), tune=parse_measuring("off")))
     held = [constant for part in contents.parts.values() for constant in part.constants.values()]
     assert any(isinstance(constant.making, Pairing) for constant in held) and any(constant.making is None for constant in held)
+
+
+@pytest.mark.parametrize("zero", [0, 200, 255])
+def test_what_pads_an_image_counts_among_its_bytes(zero: int) -> None:
+    """An image of small codes, whose border is its zero point, which is large."""
+    draw = np.random.default_rng(zero)
+    w, x = draw.choice([-128, 127], (64, 32, 3, 3)).astype(np.int8), draw.integers(0, 20, (1, 32, 9, 9), np.uint8)
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, list(x.shape)),
+        helper.make_tensor_value_info("y", TensorProto.INT32, [1, 64, 9, 9]),
+    ]
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["t"], kernel_shape=[1, 1]),
+        helper.make_node("ConvInteger", ["t", "w", "z"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    weights = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(zero, np.uint8), "z")]
+    model = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], weights), opset_imports=[helper.make_opsetid("", 17)])
+    engine = ourcc.build(model, targets=["x86-64-v3"])
+    assert any(isinstance(constant.making, Pairing) for constant in engine.contents.best.constants.values())
+    wide = np.pad(x.astype(np.int64) - zero, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
+    expected = np.einsum("bcyxij,ocij->boyx", windows, w.astype(np.int64))
+    np.testing.assert_array_equal(engine.run({"x": x})["y"], expected)
