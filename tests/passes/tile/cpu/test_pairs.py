@@ -161,14 +161,15 @@ def test_what_pads_an_image_counts_among_its_bytes(zero: int) -> None:
         helper.make_tensor_value_info("y", TensorProto.INT32, [1, 64, 9, 9]),
     ]
     nodes = [
-        helper.make_node("MaxPool", ["x"], ["t"], kernel_shape=[1, 1]),
+        helper.make_node("Max", ["x", "least"], ["t"]),
         helper.make_node("ConvInteger", ["t", "w", "z"], ["y"], pads=[1, 1, 1, 1]),
     ]
-    weights = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(zero, np.uint8), "z")]
+    constants = {"w": w, "z": np.array(zero, np.uint8), "least": np.array(1, np.uint8)}
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     model = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], weights), opset_imports=[helper.make_opsetid("", 17)])
     engine = ourcc.build(model, targets=["x86-64-v3"])
     assert any(isinstance(constant.making, Pairing) for constant in engine.contents.best.constants.values())
-    wide = np.pad(x.astype(np.int64) - zero, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    wide = np.pad(np.maximum(x, 1).astype(np.int64) - zero, [(0, 0), (0, 0), (1, 1), (1, 1)])
     windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
     expected = np.einsum("bcyxij,ocij->boyx", windows, w.astype(np.int64))
     np.testing.assert_array_equal(engine.run({"x": x})["y"], expected)
