@@ -113,6 +113,8 @@ class PairedBlocks(RegisterBlocks):
     def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
         if self.width != self.schedule["nr"]:
             return super()._stream(block, acc, kind, columns, panel)
+        for let in self.found.prologue:
+            block.later(let)
         rows = str(block.index[self.row or ""])
         place = dims.symbol(f"{rows}.first") - dims.symbol(f"{self.row}.first")
         outer = [block.index[name] for name in self.found.over[:-1]]

@@ -22,12 +22,14 @@ from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret
 from ourcc.ir.pairing import Pairing
 from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, CpuLevel
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.text import text
 from ourcc.ir.types import TensorType, i8, u8
+from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.schedule import Problem, matches
@@ -107,6 +109,30 @@ def test_programs_add_up_no_pair_that_does_not_fit(seed: int, level: CpuLevel) -
         expected = run_region(problem.region, arrays, sizes)
         for name, array in run(program, packed, sizes, problem.symbols).items():
             np.testing.assert_array_equal(array, expected[name], err_msg=kind)
+
+
+BESIDE = """
+region @region(%x0: u8[i 20, k 32], %x1: i8[k 32, j 64], %x2: i32[i 20, j 64]) -> %y0: i32[i 20, j 64] {
+  axes i: 20, j: 64, k: 32
+  %t0 = mul(%x2[i, j], %x2[i, j]) : i32[i, j]
+  %t1 = sum k: mul(cast(%x0[i, k], i32), cast(%x1[k, j], i32)) : i32[i, j]
+  %y0[i, j] = add(mul(%t1, %t0), %t0)
+}
+"""
+
+
+def test_what_is_named_before_the_sum_is_there_behind_it() -> None:
+    region, draw = parse_region(BESIDE), np.random.default_rng(0)
+    problem = Problem(region, dims.NO_FACTS, constant_layouts(region, frozenset({"x1"})), frozenset({"x1"}))
+    (match,) = matches([Packed()], problem, AVX2)
+    programs = [match.program(schedule, AVX2) for schedule in match.strategy.space(match, AVX2)]
+    arrays = {"x0": given("drawn", (20, 32), draw), "x1": codes("drawn", (32, 64), draw), "x2": draw.integers(-9, 9, (20, 64), np.int32)}
+    expected = run_region(region, arrays, {})["y0"]
+    packed = {**arrays, "x1": problem.layouts["x1"].pack(arrays["x1"])}
+    taken = [program for program in programs if program.made]
+    assert taken
+    for program in taken[:3]:
+        np.testing.assert_array_equal(run(program, packed, {})["y0"], expected)
 
 
 @pytest.mark.parametrize("seed", range(16))
