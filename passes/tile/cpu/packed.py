@@ -22,7 +22,7 @@ from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import DecodedBlocks, DecodedPanels, blocks_of_codes, is_computed, is_decoded, panels_fit, shapes
 from .matrix import matrix_blocks, matrix_instruction
-from .pairs import PairedBlocks, stretch_of
+from .pairs import PairedBlocks, takes_pairs
 from .price import Priced
 from .register_blocks import RegisterBlocks, few_rows
 
@@ -115,9 +115,8 @@ def _blocks(match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> Regi
         if found.codes is not None and found.codes.block is not None:
             return DecodedBlocks(problem, schedule, found.codes, target)
         return DecodedPanels(problem, schedule, found.codes or found.product, target, in_tiles=found.codes is not None)
-    terms = None if found.instruction is not None else stretch_of(problem, schedule, found.product, target)
-    if terms is not None:
-        return PairedBlocks(problem, schedule, found.product, target, terms)
+    if found.instruction is None and takes_pairs(problem, schedule, found.product, target):
+        return PairedBlocks(problem, schedule, found.product, target)
     return RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None)
 
 

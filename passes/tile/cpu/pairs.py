@@ -8,6 +8,7 @@ fit 16 bits and are taken by one instruction; where it is larger they are widene
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ....ir import dims
 from ....ir.dims import Dim
@@ -26,26 +27,29 @@ from .register_blocks import RegisterBlocks, accumulated
 
 PRECISION = "pairs"
 """What a dot is called whose products are added in pairs (ir/tile/program.py)."""
-STRETCHES = (16,)
-"""Terms that are told to fit together, the most first that whole sums have: more fit more seldom, fewer ask more often."""
+TERMS = 16
+"""Terms that are told to fit together: more fit more seldom, fewer ask more often."""
+ROOM = 1 << 18
+"""Bytes of the largest ones of a grid tile, at most."""
 PANELS, ROWS = 2, 2
 """Panels of a grid tile and rows of a block from which on it pays to look for the largest bytes."""
 
 
-def stretch_of(problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> int | None:
-    """The terms of a stretch; None where products are not taken in pairs."""
+def takes_pairs(problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> bool:
+    """Whether products are taken in pairs: those of unsigned bytes by a constant, where no instruction takes four."""
     if target.vector_bits < 256 or target.dot("u8", "i8", "i32") is not None or not found.rows or found.block is not None:
-        return None
+        return False
     left, right = plain_load(found.left), plain_load(found.right)
     if left is None or right is None or (left.dtype, right.dtype) != (u8, i8) or not in_fours(problem.region, found, problem.symbols):
-        return None
+        return False
     if right.operand not in problem.constants or right.operand not in problem.layouts or _dimensions(found, right) is None:
-        return None
+        return False
     extents = [problem.region.axis(name).extent for name in found.over]
     columns = min(schedule["n"], problem.typical(problem.region.axis(found.columns[-1]).extent))
-    if columns < PANELS * schedule["nr"] or schedule["mr"] < ROWS or not all(isinstance(extent, int) for extent in extents):
-        return None
-    return next((terms for terms in STRETCHES if dims.divides(terms, extents[-1]) is True), None)
+    sizes = [extent for extent in extents if isinstance(extent, int)]
+    if columns < PANELS * schedule["nr"] or schedule["mr"] < ROWS or len(sizes) < len(extents):
+        return False
+    return sizes[-1] % TERMS == 0 and schedule["m"] * prod(sizes) <= ROOM * TERMS
 
 
 def _dimensions(found: Contraction, right: Load) -> tuple[int, int] | None:
@@ -60,14 +64,14 @@ def _dimensions(found: Contraction, right: Load) -> tuple[int, int] | None:
 class PairedBlocks(RegisterBlocks):
     """Register blocks whose products are taken in pairs where these fit."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel, terms: int) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> None:
         super().__init__(problem, schedule, found, target)
         right = plain_load(found.right)
         assert right is not None
         along = _dimensions(found, right)
         assert along is not None
-        self.terms, self.loaded = terms, right
-        self.pairing = Pairing(terms, schedule["nr"], along)
+        self.loaded = right
+        self.pairing = Pairing(TERMS, schedule["nr"], along)
         self.limits = f"{right.operand}_limits{schedule['nr']}"
         self.largest = ""
 
@@ -83,13 +87,14 @@ class PairedBlocks(RegisterBlocks):
         """The largest byte that each block of rows multiplies in each stretch, by its first row."""
         assert self.row is not None
         outer = [(name, dims.number(self.extents[name])) for name in self.found.over[:-1]]
-        stretches = dims.number(self.extents[self.inner]) // self.terms
+        stretches = dims.number(self.extents[self.inner]) // TERMS
         sizes = ((self.row, self.schedule["m"]), *outer, ("k", stretches))
         self.largest = block.local("largest", u8, sizes)
-        _, loop = next(self._row_loops(self.row, block))
-        with loop() as rows:
-            block.index[self.row] = dims.symbol(rows)
-            self._find(block, rows, self.found.over[:-1], (dims.symbol(f"{rows}.first") - dims.symbol(f"{self.row}.first"),))
+        for width, loop in list(self._row_loops(self.row, block)):
+            if width == self.schedule["nr"]:
+                with loop() as rows:
+                    block.index[self.row] = dims.symbol(rows)
+                    self._find(block, rows, self.found.over[:-1], (dims.symbol(f"{rows}.first") - dims.symbol(f"{self.row}.first"),))
 
     def _find(self, block: Block, rows: str, over: Sequence[str], place: tuple[Dim, ...]) -> None:
         if over:
@@ -97,7 +102,7 @@ class PairedBlocks(RegisterBlocks):
                 block.index[over[0]] = dims.symbol(outer)
                 self._find(block, rows, over[1:], (*place, dims.symbol(outer)))
             return
-        with block.loop(self.inner, "tile", 0, self.extents[self.inner], self.terms) as k:
+        with block.loop(self.inner, "tile", 0, self.extents[self.inner], TERMS) as k:
             block.index[self.inner] = dims.symbol(k)
             left = plain_load(self.found.left)
             assert left is not None
@@ -108,7 +113,7 @@ class PairedBlocks(RegisterBlocks):
                 if axis in value.type.axes:
                     rest = tuple(name for name in value.type.axes if name != axis)
                     value = block.let("most", TileReduce("max", axis, value, TileType(u8, rest)))
-            block.store(self.largest, (*place, _stretch(k, self.terms)), value)
+            block.store(self.largest, (*place, _stretch(k)), value)
 
     def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
         if self.width != self.schedule["nr"]:
@@ -118,9 +123,9 @@ class PairedBlocks(RegisterBlocks):
         rows = str(block.index[self.row or ""])
         place = dims.symbol(f"{rows}.first") - dims.symbol(f"{self.row}.first")
         outer = [block.index[name] for name in self.found.over[:-1]]
-        with block.loop(self.inner, "tile", 0, self.extents[self.inner], self.terms, carries=(acc,)) as k:
+        with block.loop(self.inner, "tile", 0, self.extents[self.inner], TERMS, carries=(acc,)) as k:
             block.index[self.inner] = dims.symbol(k)
-            largest = block.load(self.largest, (place, *outer, _stretch(k, self.terms)), u8)
+            largest = block.load(self.largest, (place, *outer, _stretch(k)), u8)
             limit = block.load(self.limits, self._limit(block, k, columns), u8)
             with block.either(block.apply("le", largest, limit), (acc,)) as otherwise:
                 block.rebind(acc, self._product(block, acc, kind, columns, PRECISION))
@@ -131,7 +136,7 @@ class PairedBlocks(RegisterBlocks):
     def _limit(self, block: Block, k: str, columns: str) -> tuple[Dim, ...]:
         """Where the limit of the stretch at hand stands, in the panel at hand."""
         terms, column = self.pairing.along
-        places = {terms: _stretch(k, self.terms), column: dims.floor_divide(dims.symbol(f"{columns}.first"), self.pairing.columns)}
+        places = {terms: _stretch(k), column: dims.floor_divide(dims.symbol(f"{columns}.first"), self.pairing.columns)}
         return tuple(places.get(n, dims.substitute(s, block.index)) for n, s in enumerate(self.loaded.subscripts))
 
     def _product(self, block: Block, acc: TileRef, kind: TileType, columns: str, precision: str) -> Value:
@@ -139,8 +144,8 @@ class PairedBlocks(RegisterBlocks):
         return Dot(left, self._right(block, kind, columns, None), acc, kind, precision)
 
 
-def _stretch(k: str, terms: int) -> Dim:
-    return dims.floor_divide(dims.symbol(f"{k}.first"), terms)
+def _stretch(k: str) -> Dim:
+    return dims.floor_divide(dims.symbol(f"{k}.first"), TERMS)
 
 
-__all__ = ["PairedBlocks", "stretch_of"]
+__all__ = ["PairedBlocks", "takes_pairs"]
