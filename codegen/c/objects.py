@@ -39,13 +39,15 @@ class ObjectFolder:
     def get(self, key: str) -> bytes | None:
         """What was kept; None where there is none that can be trusted."""
         try:
-            with (self.path / key).open("rb") as file:
-                if not self._is_own() or not _is_ours(os.fstat(file.fileno())):
+            # What is no file is not waited for.
+            with os.fdopen(os.open(self.path / key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not self._is_own() or not stat.S_ISREG(found.st_mode) or not _is_ours(found):
                     return None
                 digest, data = file.read(_DIGEST), file.read()
         except OSError:
             return None
-        if hashlib.sha256(data).digest() != digest:
+        if _sealed(key, data) != digest:
             _LOG.warning("%s in the folder of object files is damaged: it is made again", key)
             return None
         with contextlib.suppress(OSError):
@@ -58,7 +60,7 @@ class ObjectFolder:
             return
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=self.path, prefix="~", delete=False) as file:
             try:
-                file.write(hashlib.sha256(data).digest() + data)
+                file.write(_sealed(key, data) + data)
                 file.close()
                 os.replace(file.name, self.path / key)
             except OSError:
@@ -128,6 +130,11 @@ class ObjectFolder:
 def _distrust(path: Path) -> None:
     """Said once of each folder: every kernel asks for it."""
     _LOG.warning("%s is not used: others may write it, and object files are code", path)
+
+
+def _sealed(key: str, data: bytes) -> bytes:
+    """The digest of bytes as those of a key: the file of another one does not fit."""
+    return hashlib.sha256(f"{key}\n".encode() + data).digest()
 
 
 def _listing(folder: Path) -> str:

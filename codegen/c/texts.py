@@ -46,8 +46,9 @@ class KeptTexts:
             return _printed(self.level, launch, symbols, facts)
         key = self._key(launch, symbols, facts)
         if (data := self._folder.get(key)) is not None:
-            weight, _, text = data.decode().partition("\n")
-            return KernelText(text, int(weight))
+            weight, _, text = data.decode(errors="replace").partition("\n")
+            if weight.isdecimal() and text:
+                return KernelText(text, int(weight))
         made = _printed(self.level, launch, symbols, facts)
         self._folder.put(key, f"{made.weight}\n{made.text}".encode())
         return made

@@ -138,7 +138,7 @@ class ObjectFiles:
             *map(str, self._headers),
             unit.text,
         )
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return f"object-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
     def _known(self, key: str) -> bytes | None:
         data = _remembered().get(key)
@@ -163,7 +163,7 @@ class ObjectFiles:
         """The compiled prelude for so many units; None where it does not pay, or there is no place to keep it."""
         if self._folder is None or self.compiler.family != "gcc":
             return None
-        name = f"prelude-{self._key(Unit(HEADER, PRELUDE))[:24]}"
+        name = f"prelude-{self._key(Unit(HEADER, PRELUDE))[-24:]}"
         kept = self._folder.get_folder(name)
         if kept is not None or count < PRECOMPILED:
             return None if kept is None else kept / HEADER

@@ -127,6 +127,14 @@ def test_an_object_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: py
     assert folder.get("k") is None and folder.get_folder("prelude") is None and folder.put_folder("prelude", lambda made: None) is None
 
 
+def test_a_file_of_another_key_is_not_taken(tmp_path: Path) -> None:
+    folder = ObjectFolder(tmp_path)
+    folder.put("k", b"code")
+    folder.put("l", b"other code")
+    (tmp_path / "k").write_bytes((tmp_path / "l").read_bytes())
+    assert folder.get("k") is None and folder.get("l") == b"other code"
+
+
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "LIMIT", 400)
     monkeypatch.setattr(objects, "_PRUNED_EACH", 1)

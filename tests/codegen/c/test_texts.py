@@ -13,6 +13,7 @@ import pytest
 
 import ourcc
 from ourcc.codegen.c import texts
+from ourcc.codegen.c.objects import ObjectFolder
 from ourcc.codegen.c.printer import SourceFile, print_launch
 from ourcc.codegen.c.texts import PRINTERS, KeptTexts, KernelText
 from ourcc.codegen.c.weight import weigh
@@ -93,7 +94,9 @@ def test_texts_of_unknown_printers_are_not_kept(tmp_path: Path, printed: list[st
     assert len(printed) == 3 and not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("spoil", ["flip", "cut", "empty", "others may write", "folder of others", "none"])
+@pytest.mark.parametrize(
+    "spoil", ["flip", "cut", "empty", "others may write", "folder of others", "other kernel", "pipe", "nothing", "none"]
+)
 def test_a_text_that_is_not_as_it_was_kept_is_printed_again(tmp_path: Path, printed: list[str], spoil: str) -> None:
     whole = of(tmp_path, launch())
     (kept,) = tmp_path.iterdir()
@@ -105,6 +108,17 @@ def test_a_text_that_is_not_as_it_was_kept_is_printed_again(tmp_path: Path, prin
         kept.write_bytes(data[: len(data) // 2] if spoil == "cut" else b"")
     elif spoil == "others may write":
         kept.chmod(0o666)
+    elif spoil == "other kernel":
+        of(tmp_path, launch("exp2(load %x[i, j] : f32[j])"))
+        printed.clear()
+        (other,) = (path for path in tmp_path.iterdir() if path != kept)
+        kept.write_bytes(other.read_bytes())
+        printed.append("the first one")
+    elif spoil == "pipe":
+        kept.unlink()
+        os.mkfifo(kept)
+    elif spoil == "nothing":
+        ObjectFolder(tmp_path).put(kept.name, b"")
     elif spoil == "folder of others":
         tmp_path.chmod(0o777)
     assert of(tmp_path, launch()) == whole
