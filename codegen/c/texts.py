@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...ir.digits import whole_number
 from ...ir.dims import Facts
 from ...ir.sources import digest_of_sources
 from ...ir.target import CpuLevel
@@ -46,9 +47,10 @@ class KeptTexts:
             return _printed(self.level, launch, symbols, facts)
         key = self._key(launch, symbols, facts)
         if (data := self._folder.get(key)) is not None:
-            weight, _, text = data.decode(errors="replace").partition("\n")
-            if weight.isdecimal() and text:
-                return KernelText(text, int(weight))
+            said, _, text = data.decode(errors="replace").partition("\n")
+            weight = whole_number(said)
+            if weight is not None and text:
+                return KernelText(text, weight)
         made = _printed(self.level, launch, symbols, facts)
         self._folder.put(key, f"{made.weight}\n{made.text}".encode())
         return made
