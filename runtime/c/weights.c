@@ -126,7 +126,7 @@ const char *ourcc_constant_key(const struct document *document, const struct jso
     char text[4000] = "";
     size_t length = 0;
     const char *value = ourcc_need(document, storage, "value", JSON_TEXT)->text;
-    const struct json *layout = ourcc_field(storage, "layout"), *filtering = ourcc_part_of(document, storage, "filtering", JSON_OBJECT);
+    const struct json *layout = ourcc_field(storage, "layout"), *making = ourcc_part_of(document, storage, "making", JSON_OBJECT);
     if (!layout || layout->kind == JSON_NULL) return value;
 #define ADD(...) (length += length < sizeof text ? (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__) : 0)
 #define ADD_EACH(object, key)                                                                                                      \
@@ -143,9 +143,17 @@ const char *ourcc_constant_key(const struct document *document, const struct jso
     ADD(" of [");
     ADD_EACH(storage, "shape");
     ADD("]");
-    if (filtering) {
-        ADD(" filtered %lld along (", (long long)ourcc_need(document, filtering, "places", JSON_INTEGER)->integer);
-        ADD_EACH(filtering, "along");
+    if (making) {
+        const char *kind = ourcc_need(document, making, "kind", JSON_TEXT)->text;
+        if (strcmp(kind, "filtering") == 0)
+            ADD(" filtered %lld", (long long)ourcc_need(document, making, "places", JSON_INTEGER)->integer);
+        else if (strcmp(kind, "pairing") == 0)
+            ADD(" paired %lld by %lld", (long long)ourcc_need(document, making, "terms", JSON_INTEGER)->integer,
+                (long long)ourcc_need(document, making, "columns", JSON_INTEGER)->integer);
+        else
+            ourcc_damaged(document, "a constant is made by %.100s, expected filtering or pairing", kind);
+        ADD(" along (");
+        ADD_EACH(making, "along");
         ADD(")");
     }
 #undef ADD_EACH

@@ -22,9 +22,10 @@ from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.pairing import Pairing
 from ourcc.ir.plan import Buffer, Check, Guard, Launch, Plan, StateDeclaration, Variant, Zero, storage
 from ourcc.ir.plan.steps import IN_C
-from ourcc.ir.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i64, string, u4
+from ourcc.ir.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i64, string, u4, u8
 from ourcc.runtime import Engine, EngineContents, PartContents, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
 from ourcc.runtime.file import SCHEMA
@@ -689,6 +690,18 @@ def test_what_is_made_of_constants_is_read(both: Callable[..., Both]) -> None:
     held = [place.making for part in contents.parts.values() for place in part.constants.values()]
     assert [each is not None for each in held].count(True) == 1
     both(contents).agree(random.standard_normal((1, 3, 24, 24)).astype(np.float32))
+
+
+def test_limits_of_codes_are_read(both: Callable[..., Both]) -> None:
+    """How large bytes may be beside codes that are multiplied in pairs, on a level that has no instruction for four of them."""
+    module, random = Module("net"), np.random.default_rng(0)
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(u8, (9, 64)))
+    codes = module.add_constant("w", random.integers(-128, 128, (64, 72)).astype(np.int8))
+    graph.set_outputs([Builder(module, graph).matmul(x, codes)])
+    contents = compiled_module(module, "x86-64-v3")
+    assert any(isinstance(place.making, Pairing) for place in contents.best.constants.values())
+    both(contents).agree(random.integers(0, 256, (9, 64), np.uint8))
 
 
 def test_signed_engines_open_as_others(library: Library, tiny: EngineContents, tmp_path: Path) -> None:
