@@ -108,10 +108,10 @@ def read_table(value: TileApply) -> LookupTable | None:
     numbers = np.tile(found.numbers, max(1, SIZE // len(found.numbers)))
     if found.operations < LOOKUPS[len(numbers).bit_length() - 1][0]:
         return None
-    return LookupTable(found.code, _wide(found.code), tuple(float(number) for number in numbers), found.operations)
+    return LookupTable(found.code, widened(found.code), tuple(float(number) for number in numbers), found.operations)
 
 
-def _wide(code: Value) -> Value:
+def widened(code: Value) -> TileApply:
     """A code in lanes as wide as the numbers': the bits above those that it is masked to do not matter."""
     if not isinstance(code, TileApply) or not mask_of(code):
         return _cast(code)
@@ -123,5 +123,5 @@ def _wide(code: Value) -> Value:
     return _cast(inner)
 
 
-def _cast(value: Value) -> Value:
+def _cast(value: Value) -> TileApply:
     return TileApply("cast", (value,), i32, type=TileType(i32, value.type.axes))

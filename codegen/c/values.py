@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir import dims
-from ...ir.codes import mask_of, number_of
+from ...ir.codes import BYTE, mask_of, number_of
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
+from ...ir.exactness import multiply_add
 from ...ir.expression import Constant
 from ...ir.tile import Scope
 from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, TileApply, Unpack, Value, parts
@@ -43,6 +44,7 @@ class Values:
         self.held: Held | None = None
         self._kept: list[Value] = []
         self._tables: dict[int, tuple[Value, tables.LookupTable | None]] = {}
+        self._wide: dict[int, tuple[Value, TileApply]] = {}
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -208,9 +210,10 @@ class Values:
         return self.define(dtype, f"{first} + {step}", spot.lanes), spot.lanes
 
     def _apply(self, value: TileApply, spot: Spot) -> Code:
-        special = self._compare(value, spot) or self._look_up(value, spot) or self._shift(value, spot) or self._farther(value, spot)
-        if special is not None:
-            return special
+        for special in (self._compare, self._look_up, self._shift, self._widened, self._multiply_add, self._farther):
+            found = special(value, spot)
+            if found is not None:
+                return found
         codes = [self.vector(arg, spot) for arg in value.args]
         lanes = max(code[1] for code in codes)
         texts = [self.spread(arg.type.dtype, code, lanes) for arg, code in zip(value.args, codes, strict=True)]
@@ -257,13 +260,8 @@ class Values:
 
     def _shift(self, value: TileApply, spot: Spot) -> Code | None:
         """A shift of all lanes by a number that is known to lie below the bits: there are instructions for it."""
-        if value.primitive not in primitives.SHIFTS or value.type.dtype.bits < 8:
-            return None
-        number, dtype = number_of(value.args[1]), value.type.dtype
-        amount: Dim | None = number if isinstance(number, int) else None
-        if isinstance(value.args[1], Index):
-            amount = self.access.place(self.scope, value.args[1].value, spot)
-        if amount is None or lane_stride(amount) != 0 or not self._below(amount, dtype.bits):
+        amount, dtype = self._shifted_by(value, spot), value.type.dtype
+        if amount is None:
             return None
         text, lanes = self.vector(value.args[0], spot)
         if amount == 0:
@@ -286,6 +284,43 @@ class Values:
         else:
             return None
         return self.define(dtype, shifted, lanes), lanes
+
+    def _shifted_by(self, value: TileApply, spot: Spot) -> Dim | None:
+        """By how many bits a shift moves all lanes, if that is one number below the bits."""
+        if value.primitive not in primitives.SHIFTS or value.type.dtype.bits < 8:
+            return None
+        number, index = number_of(value.args[1]), _uncast(value.args[1])
+        amount: Dim | None = number if isinstance(number, int) else None
+        if isinstance(index, Index):
+            amount = self.access.place(self.scope, index.value, spot)
+        is_one = amount is not None and lane_stride(amount) == 0 and self._below(amount, value.type.dtype.bits)
+        return amount if is_one else None
+
+    def _widened(self, value: TileApply, spot: Spot) -> Code | None:
+        """Some bits of bytes in wider lanes: widened as they are loaded, since no instruction shifts bytes."""
+        if spot.lanes == 1 or value.primitive != "cast" or value.type.dtype not in (f32, i32) or not mask_of(value.args[0]):
+            return None
+        if id(value) not in self._wide:
+            self._wide[id(value)] = (value, tables.widened(value.args[0]))
+        bits, mask = self._wide[id(value)][1], mask_of(value.args[0])
+        text, lanes = self.vector(bits, spot)
+        if lanes == 1:
+            return None
+        shifted = self._shifted_by(bits, spot) if bits.primitive == "shift_right" else 0
+        if not isinstance(shifted, int) or BYTE >> shifted > mask:
+            text = self.define(i32, f"{text} & {self.library.call('splat_i32', lanes, str(mask))}", lanes)
+        return (text if value.type.dtype == i32 else self.define(f32, primitives.cast(self.library, i32, f32, lanes, text), lanes)), lanes
+
+    def _multiply_add(self, value: TileApply, spot: Spot) -> Code | None:
+        """A product that rounds nothing off and what is added to it, in one step."""
+        found = multiply_add(value)
+        if found is None:
+            return None
+        codes = [self.vector(arg, spot) for arg in (found.left, found.right, found.rest)]
+        lanes = max(code[1] for code in codes)
+        left, right, rest = (self.spread(f32, code, lanes) for code in codes)
+        left, rest = f"-{left}" if found.is_product_negative else left, f"-{rest}" if found.is_rest_negative else rest
+        return self.define(f32, primitives.apply(self.library, "fma", f32, lanes, [left, right, rest]), lanes), lanes
 
     def _below(self, dim: Dim, bits: int) -> bool:
         """Whether an index expression is proved to be one of 0 .. bits - 1."""
@@ -438,6 +473,12 @@ class Values:
     def reduce(self, value: Reduce, spot: Spot) -> Code:
         """A sum, product or extreme along an axis, as the printer folds."""
         return self._fold(self, value, spot)
+
+
+def _uncast(value: Value) -> Value:
+    while isinstance(value, TileApply) and value.primitive == "cast":
+        value = value.args[0]
+    return value
 
 
 def _is_number(value: Value) -> bool:

@@ -81,6 +81,8 @@ class Packed(Priced):
             for vectors in ((4, 2, 1) if extent in (None, 1) else (2, 4, 1))
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
+        if any(rows == 1 for _, rows in blocks):
+            blocks += [(vectors, 1) for _, widths in few_rows(target, 1, (1,)) for vectors in widths[:1]]
         near = _near_columns(problem, found, target)
         is_shared = is_computed(found) or (match.found.codes is None and is_decoded(problem, found) and selects(found.right))
         choices = [

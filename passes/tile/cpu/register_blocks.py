@@ -44,6 +44,8 @@ plain sum of so many is far below that of factors of 16 bits.
 """
 LANES = 16
 """Rows and neighbours of a square that is turned at once."""
+LINE = 64
+"""Columns that one row is multiplied by at once: bytes of a line of memory."""
 OFTEN, APART, NEAR = 4, 256, 32 << 10
 """Blocks of rows that read a column block, and columns of its matrix, from which on it is copied, if it is of more bytes than the
 first cache holds.
@@ -53,8 +55,13 @@ first cache holds.
 def few_rows(target: CpuLevel, sums: int, heights: tuple[int, ...] = (8, 4, 1)) -> list[tuple[int, tuple[int, ...]]]:
     """Blocks of few rows, and how many vectors of columns they may have, the most first, so that `sums` for each result, a vector of
     each column and one of a row fit the registers.
+
+    One row may have as many columns as fill lines of memory with bytes: each vector is used as it comes, and where sums are
+    of blocks those of all blocks may wait in memory.
     """
     widths = {rows: tuple(n for n in (4, 2, 1) if sums * rows * n + n + 1 <= target.registers) for rows in heights}
+    if 1 in widths and (whole := LINE // target.lanes) > widths[1][0]:
+        widths[1] = (whole, *widths[1])
     return [(rows, vectors) for rows, vectors in widths.items() if vectors]
 
 

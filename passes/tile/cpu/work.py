@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ....ir import dims
 from ....ir.codes import FOUR, LOOKUPS, tabulate
 from ....ir.dims import Dim, Facts, Function
+from ....ir.exactness import multiply_add
 from ....ir.target import CpuInstruction, CpuLevel, CpuRates
 from ....ir.tile.address import Rearranged, flatten, rearranged
 from ....ir.tile.program import (
@@ -321,7 +322,8 @@ class _Counter:
                 return
         before, summed = _before(value, extents), self.summed
         self.summed = None if before else summed
-        for part in parts(value):
+        fused = multiply_add(value)
+        for part in parts(value) if fused is None else (fused.left, fused.right, fused.rest):
             self._value(part, work, env, {**extents, **before}, lane, depth)
         self.summed = summed
         if isinstance(value, Load):

@@ -45,6 +45,40 @@ program @p {{
 """
 
 
+@pytest.mark.parametrize(("bits", "amounts"), [(4, (0, 4)), (2, (0, 2, 4, 6)), (1, (0, 3, 7)), (3, (0, 4, 5)), (6, (1, 2))])
+@pytest.mark.parametrize("form", ["add({p}, {m})", "add({m}, {p})", "sub({p}, {m})", "sub({m}, {p})"])
+def test_scaled_bits_and_what_is_added_to_them(
+    bits: int, amounts: tuple[int, ...], form: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]
+) -> None:
+    """Products of few bits by scales in 16 bits are exact: in one step with what is added to them they have the same bits, extremes of
+    f16 among them.
+    """
+    random = np.random.default_rng(bits)
+    stores, typed = [], "f32[i, j]"
+    for n, amount in enumerate(amounts):
+        code = f"shift_right(load %w[i, j] : u8[i, j], full({amount}) : u8) : u8[i, j]" if amount else "load %w[i, j] : u8[i, j]"
+        code = f"cast(bit_and({code}, full({(1 << bits) - 1}) : u8) : u8[i, j]) : {typed}"
+        product = f"mul({code}, cast(load %d[i, j] : f16[i, j]) : {typed}) : {typed}"
+        stores.append(f"store %y[{n}, i, j] = {form.format(p=product, m=f'cast(load %m[i, j] : f16[i, j]) : {typed}')} : {typed}")
+    lines = "\n      ".join(stores)
+    program = parse(f"""
+program @p {{
+  launch @p(%w: u8[i 3, j 40], %d: f16[i 3, j 40], %m: f16[i 3, j 40], %y: out f32[n {len(amounts)}, i 3, j 40]) {{
+    grid (i: 0..3 step 3, j: 0..40 step 16) {{
+      {lines}
+    }}
+  }}
+}}
+""")
+    scales = random.standard_normal((2, 3, 40)).astype(np.float16)
+    scales[:, 0, ::3] = [[65504], [-65504]]
+    scales[:, 1, ::3] = [[6e-8], [-6e-8]]
+    scales[0, 2, :4] = [np.inf, np.nan, 0, -0.0]
+    arrays = {"w": random.integers(0, 256, (3, 40)).astype(np.uint8), "d": scales[0], "m": scales[1]}
+    expected = run(program, arrays, {})["y"]
+    np.testing.assert_array_equal(run_c(program, arrays, {}, level)["y"], expected)
+
+
 @pytest.mark.parametrize(("extent", "block", "half"), [(192, 32, 16), (32, 32, 16), (100, 20, 10), (96, 64, 32), (90, 6, 3), (70, 32, 16)])
 def test_blocks_have_the_bits_of_the_interpreter(
     extent: int, block: int, half: int, level: CpuLevel, run_c: Callable[..., dict[str, Array]]
