@@ -21,7 +21,7 @@ from ..regions.exact_floats import exact_floats
 from ..regions.hoist_scales import hoist_scales
 from ..regions.narrow_factors import narrow_factors
 from ..regions.narrow_functions import narrow_functions
-from ..regions.shadows import copy_out, seen_outside, shadows_of
+from ..regions.shadows import copy_in, copy_out, seen_outside, shadows_of
 from ..regions.simplify_region import simplify_region
 from ..regions.split_groups import split_groups
 from ..weights.weights import STORED
@@ -179,6 +179,7 @@ class Fusion:
             if op in seen or any(result in self.choices.inlined or result in self.choices.beside for result in op.results):
                 continue
             if self.choices.facts[op].region is None:
+                found += [make(self._copy_in(result)) for result in op.results if result in self.shadows]
                 found.append(HostOp(op))
                 continue
             views = self.choices.views.get(op, ())
@@ -189,7 +190,11 @@ class Fusion:
             shadowed = [(end, result) for end in ends for result in end.results if result in self.shadows]
             found += [make(copy_out(end, v, self.shadows[v], self.orders, self.module.facts)) for end, v in shadowed]
             found.append(made)
+        found += [make(self._copy_in(value)) for value in self.graph.inputs if value in self.shadows]
         return found[::-1]
+
+    def _copy_in(self, value: Value) -> Group:
+        return copy_in(value, self.shadows[value], self.orders, self.module.facts)
 
     def _attempt(self, op: Op, make: Callable[[Group], T]) -> T:
         """One kernel that ends in `op`, of as many ops as can be."""

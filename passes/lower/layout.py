@@ -121,8 +121,9 @@ COPIED = 2
 def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
 
-    The caller's inputs stay row-major. So do results of the graph and what host steps see, unless the kernel that
-    computes them gains more than the copy into row-major order costs that they then need (`regions/shadows.py`).
+    Results of the graph and what host steps see stay row-major, unless the kernel that computes them gains more than the copy into
+    row-major order costs that they then need (`regions/shadows.py`). The caller's inputs do, unless convolutions of narrow numbers read
+    them: these gain more than a copy costs.
     """
     hosted = frozenset(op for op in graph if not has_kernel(op))
     outside = seen_outside(graph, hosted)
@@ -140,7 +141,8 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         gains[op.result] = ends if follows else _gains(op, bool(images))
         if op.result not in outside or gains[op.result]:
             orders[op.result] = _innermost_channels(op.result)
-    return orders | {value: _innermost_channels(value) for value in _narrow_images(graph) if value not in outside}
+    states = {value for tie in graph.ties for value in tie if isinstance(value, Value)}
+    return orders | {value: _innermost_channels(value) for value in _narrow_images(graph) if value not in states}
 
 
 def _turns_back(op: Op) -> bool:
@@ -163,14 +165,13 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
     """
     for op in graph:
         image = op.operands[0] if op.name == "conv" else None
-        if image is None or image.op is None or image.dtype not in (i8, u8, bf16, f16):
+        if image is None or image.constant is not None or image.dtype not in (i8, u8, bf16, f16):
             continue
         filters, groups = operand(op, 1), op.attrs["groups"]
         is_whole = dims.divides(FOUR // image.dtype.itemsize, filters.shape[1]) is True
         if groups != 1 and not (is_whole and dims.at_most(groups * COLUMNS, filters.shape[0]) is True):
             continue  # each channel by itself, or few of them, for few results
-        if image.op.name in SIDEWAYS | CODED or image.op.definition.kind == "pointwise":
-            yield image
+        yield image
 
 
 def _gains(op: Op, is_ordered: bool) -> bool:

@@ -125,3 +125,45 @@ def test_what_a_transpose_makes_of_an_image_of_one_dimension_is_none() -> None:
     assert {value.name: order for value, order in channels_last(module.main).items()} == {"c": (0, 2, 1), "g": (0, 2, 1)}
     lowered = lower_cpu(module, AVX512, cheapest(AVX512))
     assert [unit.schedule.strategy for unit in lowered.scheduled.values()] == ["packed", "nest"]
+
+
+CODES, SUMS = "u8[1, 64, 14, 14]", "i32[1, 64, 14, 14]"
+OF_CODES = f"    %y = {CONV.replace('[1, 1], after = [1, 1]', '[0, 0], after = [0, 0]')}}} : {SUMS}\n"
+
+
+def integers(body: str, returned: str = f"%y) -> {SUMS}", image: str = CODES) -> str:
+    return program(body, returned, "i8[64, 64, 1, 1]", image)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(integers(OF_CODES), ["nest", "packed"], id="the caller's image"),
+        pytest.param(
+            integers(f"    %r = transpose(%x) {{permutation = [0, 1, 3, 2]}} : {CODES}\n{OF_CODES.replace('%x', '%r')}"),
+            ["nest", "packed"],
+            id="a view of the caller's image",
+        ),
+        pytest.param(
+            integers(f"    %r = reshape(%x) {{shape = [1, 64, 14, 14]}} : {CODES}\n{OF_CODES.replace('%x', '%r')}", image="u8[1, 64, 196]"),
+            ["nest", "packed"],
+            id="the caller's numbers in another shape",
+        ),
+        pytest.param(
+            integers(f"    %c = relu(%x) : {CODES}\n{OF_CODES.replace('%x', '%c')}", f"%c, %y) -> {CODES}, {SUMS}"),
+            ["nest", "nest", "packed"],
+            id="what callers see too",
+        ),
+    ],
+)
+def test_convolutions_of_codes_read_channels_that_lie_together(text: str, expected: list[str]) -> None:
+    """Instructions take four channels of a place at once: where an image has none together, a copy of it has."""
+    assert sorted(strategies(text)) == sorted(expected)
+
+
+def test_what_a_host_step_makes_is_copied_for_a_convolution_of_codes() -> None:
+    text = integers(f"    %c = cast(%x) {{dtype = u8}} : {CODES}\n{OF_CODES.replace('%x', '%c')}", image="c64[1, 64, 14, 14]")
+    lowered = lower_cpu(parse_module(text), AVX512, cheapest(AVX512))
+    host, copy, conv = lowered.plan.steps
+    assert copy.reads == host.writes and set(copy.writes) <= set(conv.reads)
+    assert sorted(unit.schedule.strategy for unit in lowered.scheduled.values()) == ["nest", "packed"]
