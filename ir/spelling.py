@@ -8,22 +8,28 @@ from .errors import UsageError
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """'did you mean X?' for the first known word that begins with this one, else for the closest; None where nothing is close.
+    """'did you mean X?' for the closest of known words; None where none is close."""
+    found = closest(word, known, cutoff)
+    return None if found is None else f"did you mean {found!r}?"
+
+
+def closest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The first known word that begins with this one, else the closest; None where nothing is close.
 
     Capitals are as good as small letters.
     """
     spelled = {each.lower(): each for each in known}
     small = word.lower()
     if small in spelled and spelled[small] != word:
-        return f"did you mean {spelled[small]!r}?"
+        return spelled[small]
     longer = next((each for low, each in spelled.items() if len(word) > 1 and each != word and low.startswith(small)), None)
     if longer is not None:
-        return f"did you mean {longer!r}?"
+        return longer
     # Imported here: only an error needs it, and every start of the command line would pay for it.
     import difflib
 
     found = difflib.get_close_matches(small, spelled, n=1, cutoff=cutoff)
-    return f"did you mean {spelled[found[0]]!r}?" if found else None
+    return spelled[found[0]] if found else None
 
 
 def function_of(functions: Iterable[str], asked: str | None) -> str:

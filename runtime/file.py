@@ -18,7 +18,7 @@ from .archive import Member
 from .contents import EngineContents, Port, Ports
 from .digests import digest_parts
 from .kinds import ENGINE, check_replaced
-from .replace import replace_file
+from .replace import hint_of, replace_file
 from .weights import encode
 
 SCHEMA = 11
@@ -83,8 +83,7 @@ def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, sign
     try:
         replace_file(path, pieces)
     except OSError as error:
-        hint = "nothing was changed; free space or choose another folder"
-        raise EngineError(f"cannot write engine {os.fspath(path)}: {error.strerror or error}", hint=hint) from error
+        raise EngineError(f"cannot write engine {os.fspath(path)}: {error.strerror or error}", hint=hint_of(error)) from error
 
 
 def unsigned(path: str, found: Signed, hint: str) -> EngineError:

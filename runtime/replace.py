@@ -61,11 +61,21 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
         _sync_directory(directory)
 
 
+def hint_of(error: OSError) -> str:
+    """What to do about a file that could not be written."""
+    found = "choose a folder in which you may write"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        found = "make the folder first, or name another"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        found = "free space, or choose another folder"
+    return f"nothing was changed; {found}"
+
+
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether a path leads to what takes bytes and keeps none: a pipe or a character device; OSError for what is no file at all."""
     try:
         mode = os.stat(path).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise OSError(errno.EINVAL, "Neither a file nor a pipe", os.fspath(path))

@@ -21,7 +21,7 @@ from ..ir.errors import EngineError
 from ..ir.types import TensorType
 from .digests import read_into
 from .memory import allocate
-from .replace import path_text, replace_file
+from .replace import hint_of, path_text, replace_file
 from .weights import ALIGNMENT, Array, Constant, decode, encode, nbytes
 
 MAGIC = b"ourcc session 1\n"
@@ -52,8 +52,7 @@ def write_saved(path: str | os.PathLike[str], saved: Saved) -> None:
     try:
         replace_file(name, [MAGIC, digest.digest(), head, *pieces])
     except OSError as error:
-        hint = "nothing was changed; free space or choose another folder"
-        raise EngineError(f"cannot write session {name}: {error.strerror or error}", hint=hint) from error
+        raise EngineError(f"cannot write session {name}: {error.strerror or error}", hint=hint_of(error)) from error
 
 
 def read_saved(path: str | os.PathLike[str], program: str, types: Mapping[str, TensorType]) -> Saved:

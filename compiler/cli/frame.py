@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ...ir.errors import UsageError
-from ...ir.spelling import nearest
+from ...ir.spelling import closest, nearest
 from ...runtime.kinds import Kind
 from ..engines.kinds import how_to_build
 from ..engines.outputs import check_output
@@ -36,7 +36,10 @@ class Readable(click.Path):
             names = sorted(each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir())
         except OSError:
             return None
-        return nearest(path.name, names, cutoff=0.75)
+        # What names end in says nothing of how near they are, but chooses among files of one name.
+        found = closest(path.stem, [Path(name).stem for name in names], cutoff=0.65)
+        alike = [name for name in names if Path(name).stem == found]
+        return nearest(path.name, alike, cutoff=0.0)
 
 
 class Writable(click.Path):

@@ -127,8 +127,9 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     """
     hosted = frozenset(op for op in graph if not has_kernel(op))
     outside = seen_outside(graph, hosted)
-    orders: dict[Value, tuple[int, ...]] = {}
-    gains: dict[Value, bool] = {}
+    states = {value for tie in graph.ties for value in tie if isinstance(value, Value)}
+    orders = {value: _innermost_channels(value) for value in _narrow_images(graph) if value.constant is None and value not in states}
+    gains = dict.fromkeys(orders, False)
     for op in graph:
         if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
             continue
@@ -141,8 +142,7 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         gains[op.result] = ends if follows else _gains(op, bool(images))
         if op.result not in outside or gains[op.result]:
             orders[op.result] = _innermost_channels(op.result)
-    states = {value for tie in graph.ties for value in tie if isinstance(value, Value)}
-    return orders | {value: _innermost_channels(value) for value in _narrow_images(graph) if value not in states}
+    return orders
 
 
 def _turns_back(op: Op) -> bool:
@@ -169,9 +169,13 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
             continue
         filters, groups = operand(op, 1), op.attrs["groups"]
         is_whole = dims.divides(FOUR // image.dtype.itemsize, filters.shape[1]) is True
-        if groups != 1 and not (is_whole and dims.at_most(groups * COLUMNS, filters.shape[0]) is True):
-            continue  # each channel by itself, or few of them, for few results
-        yield image
+        if groups == 1 or (is_whole and dims.at_most(groups * COLUMNS, filters.shape[0]) is True):
+            yield image
+        elif image.dtype.is_integer and dims.at_most(dims.product(filters.shape[1:]), COPIED) is False:
+            # Each channel by itself, or few of them, for few results: lanes are channels. What pads the image is in the same kernel.
+            yield image
+            if image.op is not None and image.op.name == "pad":
+                yield operand(image.op, 0)
 
 
 def _gains(op: Op, is_ordered: bool) -> bool:

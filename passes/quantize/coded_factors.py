@@ -49,14 +49,26 @@ def read_codes(value: Value | None) -> Codes | None:
     if cast is None or operand(cast, 0).dtype not in (i8, u8):
         return None
     code = operand(cast, 0)
-    return Codes(code, zero, None) if zero is None or (value.shape == code.shape and _is_code(zero, code.dtype)) else None
+    if zero is None:
+        return Codes(code, None, None)
+    along = _varies_along(zero, code.type.rank)
+    is_one_axis = value.shape == code.shape and len(along) <= 1 and _are_codes(zero, code.dtype)
+    return Codes(code, zero, None, *along) if is_one_axis else None
 
 
-def _is_code(zero: Value, dtype: DType) -> bool:
-    """Whether an integer is one number, and one of the codes if it is known."""
+def _varies_along(zero: Value, rank: int) -> tuple[int, ...]:
+    """The axes of a factor of this rank along which integers vary that broadcast against it."""
+    return tuple(rank - zero.type.rank + n for n, size in enumerate(zero.shape) if dims.equal(size, 1) is not True)
+
+
+def _are_codes(zero: Value, dtype: DType) -> bool:
+    """Whether integers are some of the codes, as far as they are known."""
     low, high = limits(dtype)
-    number = uniform(zero)
-    return zero.type.elements == 1 and (number is None or low <= number <= high)
+    known = constant_of(zero)
+    number = uniform(zero) if known is None else None
+    if known is not None and known.size:
+        return low <= int(known.min()) and int(known.max()) <= high
+    return number is None or low <= number <= high
 
 
 def numbers_of(code: Value) -> Array | None:
@@ -154,6 +166,7 @@ def beside(parameter: Value, dtype: DType, axis: int | None, op: Op, g: Builder)
         shape: tuple[Dim, ...] = ()
     else:
         rank = operand(op, 0).type.rank
-        shape = tuple(parameter.shape[0] if n == min(axis, rank - 2) else 1 for n in range(rank))
+        size = next(size for size in parameter.shape if dims.equal(size, 1) is not True)
+        shape = tuple(size if n == min(axis, rank - 2) else 1 for n in range(rank))
     result: Value = value if value.shape == shape else g.reshape(value, shape=shape)
     return result

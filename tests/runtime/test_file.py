@@ -341,8 +341,20 @@ def test_a_full_disk_leaves_the_old_file(path, small):
                 write_engine(path, small)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert error.value.hint == "nothing was changed; free space or choose another folder"
+        assert error.value.hint == "nothing was changed; free space, or choose another folder"
         assert path.read_bytes() == before and os.listdir(path.parent) == ["m.ourcc"]
+
+
+def test_what_cannot_be_written_says_what_to_do(tmp_path, small):
+    (tmp_path / "file").write_text("")
+    for folder in ("missing", "file"):
+        with pytest.raises(EngineError, match="cannot write engine") as error:
+            write_engine(tmp_path / folder / "m.ourcc", small)
+        assert error.value.hint == "nothing was changed; make the folder first, or name another"
+    (tmp_path / "m.ourcc").mkdir()
+    with pytest.raises(EngineError, match="Is a directory") as error:
+        write_engine(tmp_path / "m.ourcc", small)
+    assert error.value.hint == "nothing was changed; choose a folder in which you may write"
 
 
 class Failing:
