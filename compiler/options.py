@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -291,7 +294,8 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
             raise UsageError(f"got both {_OTHER[name]!r} and {name!r}, expected one of them", hint="they are two spellings of one option")
         if name in WITHOUT_EFFECT[road] and value != defaults[name]:
             raise UsageError(f"option {given!r} has no effect on {road}", hint=WITHOUT_EFFECT[road][name])
-        read[name] = _READERS[name](value)
+        with _in_words_of(road):
+            read[name] = _READERS[name](value)
     if "locked" in read and "tune" in read and read["tune"].mode in ("count", "budget"):
         hint = "leave one of them out: a lock has every choice, and nothing is measured"
         raise UsageError("got tune with locked, expected one of them", hint=hint)
@@ -300,6 +304,29 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
             raise UsageError("got tune with emulate, expected one of them", hint="the times of models of instructions say nothing")
         read["targets"] = (_emulating(read["emulate"], read.get("targets", defaults["targets"])),)
     return BuildOptions(**read)
+
+
+_ASKED = re.compile(r"--([a-z]+) \S+(?: --\1 \S+)*")
+
+
+@contextlib.contextmanager
+def _in_words_of(road: Road) -> Iterator[None]:
+    """Readers hint at options as the command line has them: say them as they are given on this road."""
+    try:
+        yield
+    except UsageError as error:
+        if error.hint is not None:
+            error.hint = _ASKED.sub(lambda found: _spelled(found[1], found[0].split()[1::2], road), error.hint)
+        raise
+
+
+def _spelled(name: str, values: Sequence[str], road: Road) -> str:
+    """How an option is given on a road; what the command line repeats is a list in Python."""
+    if road == "the command line":
+        return " ".join(f"--{name} {value}" for value in values)
+    name = _SPELLINGS.get(name, name)
+    value = json.dumps(values if len(values) > 1 else values[0])
+    return f'options={{"{name}": {value}}}' if road == "torch.compile" else f"{name}={value}"
 
 
 def _emulating(level: str, targets: tuple[Target, ...]) -> Target:

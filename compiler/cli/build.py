@@ -13,7 +13,7 @@ from ...runtime.kinds import ENGINE, PAGE
 from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
-from ..requests import CACHES, QUANTIZE_FORMATS, SPARSITIES
+from ..requests import CACHES, PRECISIONS, QUANTIZE_FORMATS, SPARSITIES
 from .frame import READABLE, READABLE_DATA, Writable, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -36,8 +36,9 @@ WEIGHTS_AND_ACTIVATIONS = (
     "weights (NAME-weight), and activations while the engine runs: to int8 (int8, NAME-a8; a8: weights as they come)"
     " or as weights are (fp8, mxfp4, ...)"
 )
-PRECISION_HELP = "Multiply in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
-QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMATS)}."
+PRECISION_HELP = "Multiply as the model says (fp32), in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
+UNCALIBRATED = "Scales of activations are found while the engine runs; calibrated models come from a quantizer, as QDQ files."
+QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMATS)}. {UNCALIBRATED}"
 
 
 @frame("build")
@@ -47,7 +48,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMAT
 )
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
-@click.option("--precision", metavar="tf32|bf16|fp16", help=PRECISION_HELP)
+@click.option("--precision", metavar="|".join(PRECISIONS), help=PRECISION_HELP)
 @click.option("--quantize", metavar="FORMAT", help=QUANTIZE_HELP)
 @click.option("--sparsity", metavar="|".join(SPARSITIES), help="Prune constants to this structure.")
 @shape_option

@@ -11,9 +11,11 @@ import click
 
 from ...ir.errors import UsageError
 from ...ir.spelling import closest, nearest
+from ...ir.target import GPU_BOARDS
 from ...runtime.kinds import Kind
 from ..engines.kinds import how_to_build
 from ..engines.outputs import check_output
+from ..targets.registry import TARGETS
 from .output import QUIET, WIDE, listening
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -150,10 +152,8 @@ def workload_option(function: Function) -> Function:
 
 def target_option(function: Function) -> Function:
     """--target NAME, any number of times."""
-    text = (
-        "What to build for: cpu, native, x86-64[-v3|-v4], sm_90a, sm_100a, sm_103a or sm_120a, or a board, whose figures then choose"
-        " the schedules: h100, h200, b200, b300 (repeatable; default: native)."
-    )
+    targets, boards = (", ".join(name for name in TARGETS if (name in GPU_BOARDS) == is_board) for is_board in (False, True))
+    text = f"What to build for: {targets}, or a board, whose figures then choose the schedules: {boards} (repeatable; default: native)."
     return click.option("--target", "targets", multiple=True, metavar="NAME", help=text)(function)
 
 

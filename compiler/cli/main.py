@@ -43,6 +43,12 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_SCALES = (
+    "int8 finds its scales while the engine runs, from what it is given; a calibrated model is an ONNX file that a quantizer wrote with"
+    " QuantizeLinear and DequantizeLinear (QDQ), and is built as it comes"
+)
+FOREIGN = dict.fromkeys(("--calibrate", "--calibration", "--calibration-data"), _SCALES)
+"""Options that other programs have and no command here, with what there is instead."""
 FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet", "--debug"})
 """The flags of every command."""
 
@@ -192,7 +198,10 @@ def _usage(error: click.ClickException) -> tuple[str, str]:
             [] if context is None else [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         )
         suggestion = nearest(error.option_name, known, cutoff=0.65)
-        text = f"no such option: got {error.option_name!r}" + (f"; {suggestion}" if suggestion else "")
+        text = f"no such option: got {error.option_name!r}"
+        if error.option_name in FOREIGN:
+            return text, FOREIGN[error.option_name]
+        text += f"; {suggestion}" if suggestion else ""
     else:
         message = error.format_message().rstrip(".")
         text = message[:1].lower() + message[1:]

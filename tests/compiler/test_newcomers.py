@@ -316,6 +316,24 @@ def test_a_file_that_is_missing_is_wrong_usage_everywhere(capsys: pytest.Capture
         assert "no." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("road", "said"),
+    [
+        ("the command line", "--quantize int8"),
+        ("ourcc.build", 'quantize="int8"'),
+        ("ourcc.explain", 'quantize="int8"'),
+        ("torch.compile", 'options={"quantize": "int8"}'),
+    ],
+)
+def test_hints_give_options_as_their_road_does(road: Road, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        build_options({"precision": "int8"}, road)
+    assert caught.value.hint == f"that is a number format: {said}"
+    if road == "ourcc.build":
+        with pytest.raises(UsageError, match=r'in each: shapes=\["x=2", "y=3"\]'):
+            build_options({"shapes": "x=2,y=3"}, road)
+
+
 def test_only_options_that_are_near_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["build", "m.onnx", "-o", "x.ourcc", "--bogus"]) == 2
     assert "did you mean" not in capsys.readouterr().err

@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.compiler.cli.main import COMMANDS, run
 from ourcc.compiler.pipeline import QUANTIZE_PASSES, SPARSITY_PASSES
-from ourcc.compiler.requests import CACHES, QUANTIZE_FORMATS, SPARSITIES
+from ourcc.compiler.requests import CACHES, PRECISIONS, QUANTIZE_FORMATS, SPARSITIES
+from ourcc.compiler.targets.registry import TARGETS
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +348,16 @@ def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> 
     assert "did you mean 'fp8'?" in capsys.readouterr().err
     for flag in ("--calibrate", "--eval", "--max-accuracy-drop"):
         assert run(["build", "m.onnx", "-o", "a.ourcc", "-q", flag, "x"]) == 2
-        assert f"no such option: got '{flag}'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"no such option: got '{flag}'" in said
+        assert ("int8 finds its scales while the engine runs" in said and "(QDQ)" in said) == (flag == "--calibrate")
+
+
+def test_the_help_has_every_target_and_precision(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert set(TARGETS) <= set(re.findall(r"[\w-]+", shown)) and "|".join(PRECISIONS) in shown
+    assert "calibrated models come from a quantizer, as QDQ files" in " ".join(shown.split())
 
 
 def test_ascii_output_has_no_other_signs(files: Path) -> None:
