@@ -26,6 +26,7 @@ from ..passes.quantize.words import (
     computed_in,
     implied,
     is_narrowed,
+    is_of_codes,
     is_served_by,
     multiplied_as,
     only_moves,
@@ -51,6 +52,8 @@ KERNEL, HOST, FALLBACK = "kernel", "host step", "aten call"
 PROMISED_OF = {"no-fallback": FALLBACK, "no-host": HOST}
 """Promises that no op of the model runs as this."""
 NO_KERNEL = "computed by the host, in Python: no kernel does it"
+OWN = f"{INTEGER} is the model's own precision"
+"""What is said of products whose factors come as codes of 8 bits."""
 MERGED = "merged into other ops, or computed while building"
 _WEIGHTED = ("linear", "conv", "conv_transpose")
 """Ops whose products have a weight."""
@@ -81,7 +84,7 @@ TRACED = Remedies(
 
 @dataclass(frozen=True)
 class SourceOp:
-    """An op of the user's model: its kind, and the precision that it came with."""
+    """An op of the user's model: its kind, and the precision that it came with, which of products of codes is theirs."""
 
     kind: str
     precision: str
@@ -92,7 +95,7 @@ def source_ops(module: Module) -> dict[Source, SourceOp]:
     found: dict[Source, SourceOp] = {}
     for source, ops in _by_source(module).items():
         leading = _leading(ops)
-        found[source] = SourceOp(kind_of(leading), computed_in(leading))
+        found[source] = SourceOp(kind_of(leading), INTEGER if is_of_codes(leading) else computed_in(leading))
     return found
 
 
@@ -303,17 +306,22 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
             requested.append(wanted)
             if wanted not in implied(realised, has_weight=True):
                 why.append((wanted, reason))
-        lacks = None if why else why_not_integer(op)
-        why += [] if lacks is None else [(INTEGER, lacks)]
+    lacks = why_not_integer(op)
+    if precision == INTEGER and realised[0] != INTEGER:
+        why = [(INTEGER, lacks or f"the op computes in {realised[0]}"), *(each for each in why if each[0] != INTEGER)]
+    elif weight is not None and lacks is not None and not why:
+        why.append((INTEGER, lacks))
     scores = scored_as(op)
     realised += [scores] if scores else []
     if op.name == "attention" and options.quantize is not None and QUANTIZATIONS[options.quantize].scores:
         requested.append(SCORES)
         why += [] if scores else [(SCORES, why_not_scored(op) or "the pass did not reach it")]
-    if precision != TF32 and not is_served_by(precision, realised[0]):
+    if precision not in (TF32, INTEGER) and not is_served_by(precision, realised[0]):
         why.append((precision, why_not_narrowed(op, facts) or f"the op computes in {realised[0]}"))
     held = read_as(op) if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
-    said = (", ".join(requested), ", ".join(realised), "; ".join(f"{word}: {reason}" for word, reason in why))
+    own = [OWN] if precision == INTEGER else []
+    reasons = "; ".join([*own, *(f"{word}: {reason}" for word, reason in why)])
+    said = (", ".join(dict.fromkeys(requested)), ", ".join(realised), reasons)
     return ContractRow(source.name, kind_of(op), *said, runs=KERNEL, stored=held, summed=_summed(op))
 
 

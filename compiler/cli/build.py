@@ -36,7 +36,9 @@ WEIGHTS_AND_ACTIVATIONS = (
     "weights (NAME-weight), and activations while the engine runs: to int8 (int8, NAME-a8; a8: weights as they come)"
     " or as weights are (fp8, mxfp4, ...)"
 )
-PRECISION_HELP = "Multiply as the model says (fp32), in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
+PRECISION_HELP = (
+    "Multiply as the model says (fp32), in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
+)
 UNCALIBRATED = "Scales of activations are found while the engine runs; calibrated models come from a quantizer, as QDQ files."
 QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMATS)}. {UNCALIBRATED}"
 

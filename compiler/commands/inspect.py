@@ -147,9 +147,9 @@ def describe_engine_contract(report: Mapping[str, Any]) -> Table:
     table = Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
     left = tuple(cell for row, cell in zip(rows, cells, strict=True) if row.get("why") != MERGED)
     if len(left) == len(cells):
-        return fold(table, ("source",))
+        return fold(table, ("source", "why"), any_of="source")
     merged = f"{len(cells) - len(left)} ops are {MERGED}; --wide and --json have them"
-    shown = fold(replace(table, rows=left, notes=(*notes, merged)), ("source",))
+    shown = fold(replace(table, rows=left, notes=(*notes, merged)), ("source", "why"), any_of="source")
     return replace(table, folded=shown.folded or shown)
 
 

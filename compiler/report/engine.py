@@ -58,7 +58,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     values = Table("kept in memory", ("part", *KEPT), tuple(kept[:SHOWN]))
     tables = (
         signature(contents),
-        *([fold(contract, ("source",))] if rows else []),
+        *([fold(contract, ("source", "why"), WORDY, any_of="source")] if rows else []),
         *([fold(values, ("value", "source", "why"), WORDY)] if kept else []),
     )
     return Report(facts, tables, numbers={"weights": weights, "code": code})

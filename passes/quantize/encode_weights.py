@@ -63,11 +63,12 @@ def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]]
         return "the weight has no elements"
     if stored.dtype.bits > 32:
         return f"the weight is {stored.dtype}, expected a float of 16 or 32 bits"
+    # What is no float has no axis to speak of: its product may be written with other axes by now.
+    why_not = why_not_coded(weight)
+    if why_not is not None:
+        return why_not
     if dims.divides(group, size) is not True:
-        return f"the contracted axis has {size} elements, expected a multiple of {group}"
-    common = why_not_coded(weight)
-    if common is not None:
-        return common
+        return f"the contracted axis has {size} element{'' if size == 1 else 's'}, expected a multiple of {group}"
     numbers = values_of(weight.stored)
     try:
         fields = format.encoded(numbers, weight.contracted)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 
 from ...ir.dims import Facts
 from ...ir.formats import format_of
-from ...ir.graph import Op
+from ...ir.graph import Op, Value
 from ...ir.ops.contraction import MULTIPLYING
-from ...ir.types import DType, i8, u8
+from ...ir.types import DType, i8, i32, u8
 from ..match import operand, producer
 from ..regions.facts import describe
 from ..sparsify import two_four
@@ -21,6 +22,7 @@ from . import (
     SCORES,
     activations,
     attention,
+    coded_factors,
     encode_weights,
     int8_weight,
     integer_products,
@@ -147,9 +149,36 @@ def why_not_scored(op: Op) -> str | None:
 
 
 def why_not_integer(op: Op) -> str | None:
-    """Why a product whose factors are both read from codes of 8 bits is made in floats; None of any other."""
+    """Why a product whose factors are both read from codes is made in floats; None of any other."""
     found = integer_products.why_not(op) if op.name in ("matmul", "conv") else None
-    return None if found == integer_products.NO_CODES else found
+    return _why_not_of_bytes(op) if found == integer_products.NO_CODES else found
+
+
+def _why_not_of_bytes(op: Op) -> str | None:
+    """Which factor has codes of more or fewer bits than instructions multiply, where both are codes."""
+    made = [producer(value, "dequantize") for value in op.operands[:2]]
+    codes = [operand(each, 0).dtype for each in made if each is not None]
+    wide = [
+        f"{name} are codes of {dtype.bits} bits" for name, dtype in zip(("activations", "weights"), codes, strict=False) if dtype.bits != 8
+    ]
+    return f"{' and '.join(wide)}, which are multiplied as floats" if wide and len(codes) == 2 else None
+
+
+def is_of_codes(op: Op) -> bool:
+    """Whether a model itself says that a product is one of 8-bit codes: both factors are, whichever way they are turned."""
+    if op.name not in ("matmul", "conv", "conv_transpose"):
+        return False
+    factors = [_unmoved(value) for value in op.operands[:2]]
+    # Constant codes less their zero points may have been written as wider integers.
+    coded = [coded_factors.read_codes(value) is not None for value in factors]
+    wide = [value is not None and value.dtype == i32 and value.constant is not None for value in factors]
+    return any(coded) and all(map(operator.or_, coded, wide))
+
+
+def _unmoved(value: Value | None) -> Value | None:
+    while (moved := producer(value, "reshape", "transpose")) is not None:
+        value = operand(moved, 0)
+    return value
 
 
 def why_not_sparse(weight: Weight) -> str | None:

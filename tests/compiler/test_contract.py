@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.contract import BUILT, NO_INSTRUCTION, contract_of, enforce, is_notable, source_ops, unmet, violations
+from ourcc.compiler.contract import BUILT, NO_INSTRUCTION, OWN, contract_of, enforce, is_notable, source_ops, unmet, violations
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.requests import parse_requirement
@@ -453,7 +453,7 @@ def test_what_kernels_decide_is_judged_behind_them(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "why"),
-    [(25, "int8: the channels of a group are no multiple of 4, and floats add up no 625 products of codes exactly"), (3, "")],
+    [(25, f"{OWN}; int8: the channels of a group are no multiple of 4, and floats add up no 625 products of codes exactly"), (3, OWN)],
 )
 def test_codes_that_are_multiplied_in_floats_say_why(size: int, why: str) -> None:
     """A model that comes in codes asks for nothing, and is told nonetheless."""
@@ -469,3 +469,76 @@ def test_codes_that_are_multiplied_in_floats_say_why(size: int, why: str) -> Non
     graph.set_outputs([b.conv(image, weight, strides=(1, 1), before=(1, 1), after=(1, 1), dilations=(1, 1), groups=16)])
     rows = Contract.from_json(compile_module(module, build_options({"tune": "off"})).report["contract"])
     assert [row.why for row in rows if row.op == "conv"] == [why]
+
+
+def cnn(folder: Path, form: str | None, activations: str = "QUInt8", depth: int = 10) -> Path:
+    """A small network of convolutions with relu, quantized by onnxruntime; the first image has 3 channels."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    generator, channels = np.random.default_rng(0), (3, *[8] * depth)
+    names = [f"{'abcdefghijkl'[layer]}/conv" for layer in range(depth)]
+    weights = [
+        numpy_helper.from_array(generator.standard_normal((8, channels[layer], 3, 3)).astype(np.float32), f"w{layer}")
+        for layer in range(depth)
+    ]
+    nodes = []
+    for layer, name in enumerate(names):
+        nodes.append(helper.make_node("Conv", [f"x{layer}", f"w{layer}"], [f"c{layer}"], name=name, pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{layer}"], [f"x{layer + 1}"], name=f"r{layer}"))
+    x, y = (helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [1, channels[n], 8, 8]) for n in (0, depth))
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder / "cnn.onnx")
+    if form is None:
+        return folder / "cnn.onnx"
+
+    class Images(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.images = iter([{"x0": generator.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(2)])
+
+        def get_next(self) -> Any:
+            return next(self.images, None)
+
+    types = {"activation_type": quantization.QuantType[activations], "weight_type": quantization.QuantType.QInt8}
+    quantization.quantize_static(folder / "cnn.onnx", folder / "q.onnx", Images(), quant_format=quantization.QuantFormat[form], **types)
+    return folder / "q.onnx"
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_what_models_of_codes_ask_for_is_int8(form: str, tmp_path: Path) -> None:
+    path = cnn(tmp_path, form, depth=2)
+    rows = [row for row in ourcc.build(path, tune="off", target="x86-64-v3").contract if row.op == "conv"]
+    assert [(row.requested, row.realised, row.why) for row in rows] == [("int8", "int8", OWN)] * 2 and not any(map(is_notable, rows))
+    # What they have nothing left of to quantize is said with the reason that comes first.
+    rows = [row for row in ourcc.build(path, tune="off", target="x86-64-v3", quantize="int4-weight").contract if row.op == "conv"]
+    why = f"{OWN}; int4-weight: the weight is i8, expected a float"
+    assert [(row.requested, row.realised, row.why) for row in rows] == [("int8, int4-weight", "int8", why)] * 2
+
+
+def test_integer_products_of_a_model_are_int8(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["c", "s", "z"], name="round"),
+        helper.make_node("MatMulInteger", ["c", "w", "z"], ["p"], name="fc"),
+        helper.make_node("Cast", ["p"], ["f"], to=TensorProto.FLOAT, name="cast"),
+        helper.make_node("Mul", ["f", "s"], ["y"], name="scale"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, size]) for name, size in (("x", 16), ("y", 8)))
+    weight = numpy_helper.from_array(np.random.default_rng(0).integers(-127, 128, (16, 8)).astype(np.int8), "w")
+    graph = helper.make_graph(nodes, "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    rows = {row.source: row for row in ourcc.build(tmp_path / "m.onnx", tune="off").contract}
+    assert (rows["fc"].requested, rows["fc"].realised, rows["fc"].why) == ("int8", "int8", OWN)
+
+
+def test_codes_of_16_bits_are_multiplied_as_floats_and_say_so(tmp_path: Path) -> None:
+    path = cnn(tmp_path, "QDQ", "QUInt16", depth=2)
+    rows = [row for row in ourcc.build(path, tune="off", target="x86-64-v3").contract if row.op == "conv"]
+    why = "int8: activations are codes of 16 bits, which are multiplied as floats"
+    assert [(row.realised, row.why) for row in rows] == [("fp32, int8-weight", why)] * 2
+
+
+def test_rows_that_say_the_same_are_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, built = cnn(tmp_path, None), str(tmp_path / "cnn.ourcc")
+    assert run(["build", str(path), "-o", built, "-q", "--quantize", "int4-weight", "--target", "x86-64-v3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("the contracted axis has * elements, expected a multiple of 32") == 1 and "a/conv" not in shown
+    assert run(["inspect", built, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["contract"]) == 10

@@ -30,6 +30,22 @@ def test_rows_that_differ_in_numbers_of_names_are_one() -> None:
     assert fold(Table("t", TABLE.columns, TABLE.rows[:LONG]), ("source", "why")).folded is None
 
 
+def test_rows_of_any_names_that_say_the_same_are_one() -> None:
+    rows = [
+        (f"/net/{part}/conv", "conv", f"the axis has {size} elements") for part, size in (("stem", 3), ("a.b1", 16), ("b", 24), ("head", 8))
+    ]
+    table = Table("contract", ("source", "op", "why"), (*rows, ("fc1", "linear", None), ("fc2", "linear", None), ("last", "conv", None)))
+    folded = fold(table, ("source", "why"), 2, any_of="source").folded
+    assert folded is not None and folded.rows == (
+        (4, "/net/*", "conv", "the axis has * elements"),
+        (2, "fc*", "linear", None),
+        (1, "last", "conv", None),
+    )
+    assert "which differ here alone; --wide and --json have every row" in folded.notes[0] and len(folded.notes[0]) < 100
+    alone = fold(table, ("source", "why"), 2).folded
+    assert alone is not None and len(alone.rows) == 6
+
+
 def test_people_see_them_once_and_machines_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tables=(fold(TABLE, ("source", "why")),))
     for is_wide, lines in ((False, 4), (True, 62)):
