@@ -207,6 +207,26 @@ def widened_again(contract: Contract, names: Sequence[str], options: BuildOption
         )
 
 
+LITTLE = 0.05
+"""The share of a prediction that nobody will notice."""
+
+
+def saves_memory_alone(options: BuildOptions, reading: Mapping[str, float], seconds: Mapping[str, float]) -> Iterator[str]:
+    """What to tell of a format of weights that floats are made of again, where all of these parts are levels of a CPU and none is faster.
+
+    `reading` is how long the bytes that it saves would take to read, by part, `seconds` what is predicted: more cannot be gained.
+    """
+    name = options.quantize
+    if name is None or QUANTIZATIONS[name].activations is not None or not {level.name for level in CPU_LEVELS}.issuperset(seconds):
+        return
+    gains = [reading[part] / seconds[part] for part in seconds if seconds[part] > 0]
+    if gains and 0 < max(gains) < LITTLE:
+        yield (
+            f"{name} saves memory here and may take more time than float32: weights become floats where they are multiplied, and to"
+            f" read them takes less than {LITTLE:.0%} of the predicted time"
+        )
+
+
 def untaken(module: Module, options: BuildOptions) -> Iterator[str]:
     """What to tell of quantizations that the model itself permits, as it was imported, where nothing is asked for."""
     for name, count in module.allowed.items() if options.quantize is None else ():

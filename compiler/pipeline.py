@@ -12,6 +12,7 @@ from ..ir.errors import CompilerError, InternalError, Source, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
 from ..ir.plan import Plan
+from ..ir.target import EMULATED, cpu_level
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -22,6 +23,7 @@ from ..passes.quantize.words import HALVES
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants, faults_of
+from .backends.cpu import nominal_rates
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import (
@@ -34,6 +36,7 @@ from .contract import (
     enforce_early,
     refuse_unknown,
     refuse_unsupported,
+    saves_memory_alone,
     source_ops,
     unchecked_in_vain,
     unmet,
@@ -101,6 +104,8 @@ def compile_simplified(
     plans, in_tf32 = [plan for part in parts for plan in part.contents.plans.values()], sorted(set().union(*(p.in_tf32 for p in parts)))
     contract = contract_of(asked, module, options, plans, in_tf32)
     notes = [*idle, *unmet(contract, options), *widened_again(contract, [part.name for part in parts], options)]
+    if brought is not None:
+        notes += saves_memory_alone(options, *_reading(parts, max(0, brought - module.constant_bytes)))
     for note in notes:
         progress.note(note)
     notes += [*simplified.notes, *faults_of(parts)]
@@ -120,6 +125,15 @@ def compile_simplified(
     contents = EngineContents.of({part.name: part.contents for part in parts}, {part.name: part.weights for part in parts}, **rest)
     enforce(contract, options.require, names_of(options, contents), remedies)
     return contents
+
+
+def _reading(parts: Sequence[Built], saved: int) -> tuple[dict[str, float], dict[str, float]]:
+    """How long each part would take to read bytes once a function, and what is predicted of it in all, in seconds."""
+    levels = [part for part in parts if part.contents.is_level]
+    read = {part.name: saved * len(part.contents.plans) / nominal_rates(cpu_level(part.name.removesuffix(EMULATED)))[1] for part in levels}
+    return read, {
+        part.name: sum(row["predicted_us"] * row["calls"] for row in part.rows if row["kind"] == "kernel") / 1e6 for part in parts
+    }
 
 
 def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,17 @@ def tell_calls(fallbacks: Sequence[Fallback]) -> None:
     if fresh:
         reasons = "; ".join(f"{operator}: {why.removeprefix(operator).lstrip(': ')}" for operator, why in fresh)
         LOG.warning("ourcc: torch runs ops outside of kernels, and ourcc.explain says where: %s", reasons)
+
+
+_NOTED = set[str]()
+
+
+def tell_widened(notes: Iterable[str]) -> None:
+    """Say that a precision takes memory alone on this machine: once in a process, however many graphs there are."""
+    for note in notes:
+        if note not in _NOTED:
+            _NOTED.add(note)
+            LOG.warning("ourcc: %s", note)
 
 
 def tell_workload(workload: Workload | None, facts: Facts) -> None:

@@ -271,6 +271,19 @@ def test_a_precision_without_instructions_is_told(model: Path, precision: str, t
     assert not ourcc.build(model, targets=[target]).contents.report.get("notes", [])
 
 
+@pytest.mark.parametrize(("rows", "told"), [(4096, True), (1, False)])
+def test_a_format_that_only_saves_memory_is_told(rows: int, told: bool, tmp_path: Path) -> None:
+    """Of many rows the time goes to products; of one it goes to reading weights."""
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 256]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    options: Any = {"targets": ["x86-64-v3"], "tune": "off"}
+    notes = ourcc.build(tmp_path / "m.onnx", quantize="int4-weight", **options).contents.report.get("notes", [])
+    assert [note.startswith("int4-weight saves memory here and may take more time than float32") for note in notes] == [True] * told
+    assert not ourcc.build(tmp_path / "m.onnx", quantize="int8", **options).contents.report.get("notes", [])
+
+
 def test_tf32_is_float32_on_a_cpu_and_the_contract_says_so(model: Path) -> None:
     plain, engine = ourcc.build(model), ourcc.build(model, precision="tf32")
     rows = {row.source: row for row in engine.contract}

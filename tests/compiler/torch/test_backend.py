@@ -322,6 +322,14 @@ def test_a_workload_of_no_symbol_is_told(caplog: pytest.LogCaptureFixture) -> No
         assert "the workload names nonsense, which a graph does not have: its sizes are fixed" in caplog.text
 
 
+def test_a_precision_that_only_saves_memory_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ourcc.compiler.torch.telling._NOTED", set())
+    for size in (12, 16):
+        model = torch.nn.Linear(size, 32)
+        compiled(model, precision="bf16", target="x86-64-v3")(torch.randn(2, size))
+    assert caplog.text.count("bf16 saves memory here and may take more time than float32: x86-64-v3 has no instruction") == 1
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_broken_promise_names_what_torch_compile_can_do(leaves: bool) -> None:
     """There is no engine file to inspect: neither for a new graph nor for a kept engine or a graph that is left to torch."""
