@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -138,6 +138,21 @@ class Chooser:
     note: Callable[[str], None] = lambda message: None
     unmeasured: str = "least predicted cost"
     decisions: dict[str, ScheduleChoice] = field(default_factory=dict)
+    ahead: dict[str, ScheduleChoice] = field(default_factory=dict)
+    """What was decided before it was asked for, in an order of its own."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What people call a problem: the kernel that it becomes."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether it would measure anything now."""
+        return self.count > 0 and self.measurer is not None
+
+    def decide_ahead(self, asked: Iterable[tuple[Problem, Sequence[Sequence[Candidate]]]]) -> None:
+        """Decide on problems in this order, since time may not suffice for all; whoever asks for them later gets these choices."""
+        for problem, families in asked:
+            self(problem, iter(families))
+        self.ahead, self.decisions = {**self.ahead, **self.decisions}, {}
 
     def __call__(self, problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
         data = problem_data(problem)
@@ -149,6 +164,11 @@ class Chooser:
             self.decisions[id] = ScheduleChoice(id, data, candidate[1], "cost", self.unmeasured)
             return candidate
         every = [list(family) for family in families]
+        known = self.ahead.get(id)
+        found = next((each for family in every for each in family if known is not None and each[1] == known.schedule), None)
+        if known is not None and found is not None:
+            self.decisions[id] = known
+            return found
         usual = cheapest(self.target)(problem, iter(every))
         offered = [candidate for family in every for candidate in family]
         candidate, self.decisions[id] = self._tuned(problem, id, data, offered, usual, self.environment, self.shelves)
@@ -190,7 +210,8 @@ class Chooser:
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
         if tried:
-            self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
+            name = self.names.get(id, f"problem {id[:16]}")
+            self.note(f"{name}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
         return best.candidate, ScheduleChoice(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
     def _known(self, key: str, offered: list[Candidate], shelves: Shelves) -> Record | None:

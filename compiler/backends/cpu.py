@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from ...autotune.choose import Chooser
 from ...codegen.c.compile import SharedObject, compile_shared
 from ...codegen.c.texts import KeptTexts
 from ...codegen.c.toolchain import find_compiler
@@ -29,6 +30,7 @@ from ...passes.match import operand
 from ...passes.quantize.words import scored_as
 from ...passes.tile.cpu import STRATEGIES
 from ...passes.tile.cpu.windows_sides import shares_vectors
+from ...passes.tile.schedule import Candidate, Problem
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
 from ..options import BuildOptions
@@ -65,6 +67,8 @@ class CpuBackend:
         jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
         with ObjectFiles(compiler, machine, jobs=jobs, cache=cache) as objects:
             choose = tuning.for_cpu(target.name, machine, compiler)
+            if choose.measures:
+                _decide_by_share(choose, module, machine, workload)
             texts = KernelTexts(machine, objects.begin, cache)
             lowered, sources = _lower_printed(module, machine, choose, workload, texts)
             tuning.done(target.name, machine.name, lowered)
@@ -84,6 +88,30 @@ class CpuBackend:
     def print(self, lowered: Lowered, machine: CpuLevel) -> Mapping[str, str]:
         """C files by name."""
         return print_cpu(lowered, machine)
+
+
+def _decide_by_share(choose: Chooser, module: Module, level: CpuLevel, workload: Workload | None) -> None:
+    """Measure the problems first that take most of the predicted time, as the choices by predicted cost have it."""
+    from ...autotune.problem import problem_id
+
+    asked: dict[str, tuple[Problem, list[Sequence[Candidate]]]] = {}
+
+    def least(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        every = list(families)
+        found = cheapest(level)(problem, iter(every))
+        asked[problem_id(problem)] = problem, every
+        return found
+
+    lowered = lower_cpu(module, level, least, workload)
+    operations, moved = nominal_rates(level)
+    share = dict.fromkeys(asked, 0.0)
+    for row in kernel_rows(lowered, lambda _: operations, moved, None, workload):
+        unit = lowered.scheduled.get(row["kernel"])
+        id = None if unit is None else problem_id(unit.problem)
+        if id in share:
+            share[id] += row["predicted_us"] * row["calls"]
+            choose.names.setdefault(id, f"{row['kernel']} ({row['source_ops']})")
+    choose.decide_ahead(asked[id] for id in sorted(asked, key=lambda id: -share[id]))
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...autotune.store import RecordStore, open_store
@@ -79,6 +80,9 @@ def _report(contents: EngineContents, tuning: Tuning, path: str, store: RecordSt
     notes = ("gain: the measured time of the schedule before over that of the one now, where both were measured",)
     below = ("before", "now", "why")
     table = Table("schedules", columns, tuple(rows), notes, tuple(name for name in columns if name not in below), below, ("kernel",))
+    if changed < len(rows):
+        kept = f"{len(rows) - changed} kernels keep their schedules; --wide and --json have them"
+        table = replace(table, folded=replace(table, rows=tuple(row for row in rows if row[2] != row[3]), notes=(*notes, kept)))
     return Report({"engine": path, "candidates_measured": measured, "changed": changed}, (table,))
 
 
