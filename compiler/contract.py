@@ -217,7 +217,7 @@ def saves_memory_alone(options: BuildOptions, reading: Mapping[str, float], seco
     `reading` is how long the bytes that it saves would take to read, by part, `seconds` what is predicted: more cannot be gained.
     """
     name = options.quantize
-    if name is None or QUANTIZATIONS[name].activations is not None or not {level.name for level in CPU_LEVELS}.issuperset(seconds):
+    if name is None or QUANTIZATIONS[name].activations is not None or seconds.keys() != reading.keys():
         return
     gains = [reading[part] / seconds[part] for part in seconds if seconds[part] > 0]
     if gains and 0 < max(gains) < LITTLE:

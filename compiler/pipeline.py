@@ -12,7 +12,6 @@ from ..ir.errors import CompilerError, InternalError, Source, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
 from ..ir.plan import Plan
-from ..ir.target import EMULATED, cpu_level
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -23,7 +22,6 @@ from ..passes.quantize.words import HALVES
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants, faults_of
-from .backends.cpu import nominal_rates
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import (
@@ -129,8 +127,7 @@ def compile_simplified(
 
 def _reading(parts: Sequence[Built], saved: int) -> tuple[dict[str, float], dict[str, float]]:
     """How long each part would take to read bytes once a function, and what is predicted of it in all, in seconds."""
-    levels = [part for part in parts if part.contents.is_level]
-    read = {part.name: saved * len(part.contents.plans) / nominal_rates(cpu_level(part.name.removesuffix(EMULATED)))[1] for part in levels}
+    read = {part.name: saved * len(part.contents.plans) / part.moved for part in parts if part.moved}
     return read, {
         part.name: sum(row["predicted_us"] * row["calls"] for row in part.rows if row["kind"] == "kernel") / 1e6 for part in parts
     }

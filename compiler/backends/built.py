@@ -31,6 +31,8 @@ class Built:
     """The user's ops in kernels that round the factors of products to tf32."""
     faults: tuple[str, ...] = ()
     """Mistakes of our own that another choice was taken for."""
+    moved: float = 0.0
+    """Bytes a second that a level of a CPU is reckoned to read."""
 
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""

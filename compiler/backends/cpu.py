@@ -79,7 +79,9 @@ class CpuBackend:
         rows = kernel_rows(lowered, lambda _: operations, moved, _resources(compiled), workload)
         contents = PartContents(lowered.plans, files, requires=machine.features)
         weights = packed.of(lowered.constants)
-        return Built(machine.name, target.name, contents, weights, rows, lowered.kept, lowered.decisions, faults=lowered.faults)
+        return Built(
+            machine.name, target.name, contents, weights, rows, lowered.kept, lowered.decisions, faults=lowered.faults, moved=moved
+        )
 
     def lower(self, module: Module, machine: CpuLevel, workload: Workload | None = None) -> Lowered:
         """Kernels and plans with the schedules of least predicted cost."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ir.errors import EngineError, ModelError
 from ...ir.extras import is_installed
-from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
+from ...runtime.language.facts import FACTS, TOKENIZER, WORDS, LanguageFacts
 from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
 from .caches import CACHES
@@ -40,20 +40,20 @@ def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, 
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.encode()}
 
 
-_Made = tuple[tuple[int, ...], tuple[int, ...], str | None, str | None, tuple[str, str]]
-"""Tokens that begin a text and that end a turn, the template, the tokenizer, what the template knows as begin and end of a text."""
+_Made = tuple[tuple[int, ...], tuple[int, ...], str | None, str | None, tuple[str, ...]]
+"""Tokens that begin a text and that end a turn, the template, the tokenizer, the words that the template knows."""
 
 
 def _of_gguf(checkpoint: Checkpoint) -> _Made:
     metadata, said = checkpoint.metadata, Said(checkpoint.metadata, checkpoint.name)
     ends = tuple(dict.fromkeys(token for name in _ENDS for token in said.tokens(name)))
-    first, last = (said.token(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    first, *others = (said.token(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "unknown", "padding"))
     begins = said.flag("tokenizer.ggml.add_bos_token", said.word("tokenizer.ggml.model", "") == "llama")
     text = tokenizer_json(metadata, checkpoint.name) if "tokenizer.ggml.model" in metadata else None
     tokens = metadata.get("tokenizer.ggml.tokens", []) if text is not None else []
-    begun, ended = (tokens[n] if n is not None and n < len(tokens) else "" for n in (first, last))
+    words = tuple(tokens[n] if n is not None and n < len(tokens) else "" for n in (first, *others))
     begin = (first,) if begins and first is not None else ()
-    return begin, ends, _template(metadata.get("tokenizer.chat_template"), checkpoint), text, (begun, ended)
+    return begin, ends, _template(metadata.get("tokenizer.chat_template"), checkpoint), text, words
 
 
 def _of_folder(checkpoint: Checkpoint) -> _Made:
@@ -63,7 +63,7 @@ def _of_folder(checkpoint: Checkpoint) -> _Made:
     own = Said(checkpoint.metadata, f"{checkpoint.name}/config.json")
     ends = (generation if "eos_token_id" in generation.data else own).tokens("eos_token_id")
     template = texts.get("chat_template.jinja", said.data.get("chat_template"))
-    words = said.special("bos_token"), said.special("eos_token")
+    words = tuple(map(said.special, WORDS))
     tokenizer = _said(checkpoint, "tokenizer.json")
     return _prefix(tokenizer), ends, _template(template, checkpoint), texts.get("tokenizer.json"), words
 

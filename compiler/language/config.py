@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ KNOWN = frozenset(
 """What a scaling may say of itself: anything else would change it silently."""
 GGUF_SCALINGS = ("none", "linear", "yarn")
 """What a GGUF file says all of: the lists of others it keeps as tensors."""
+
+
+def yarn_amplitude(factor: float) -> float:
+    """What cosine and sine are multiplied by where YaRN stretches a context by a factor (arXiv:2309.00071, section 3.4)."""
+    return 1.0 if factor <= 1 else 0.1 * math.log(factor) + 1.0
 
 
 @dataclass(frozen=True)
@@ -146,14 +152,20 @@ class _Gguf(_Read):
         )
 
     def _rotation(self, of: Any, head: int) -> Rotation:
-        scaling = self.scaling(self.word(of("rope.scaling.type"), "none"), GGUF_SCALINGS)
+        # As llama.cpp reads it: a factor, also by its older name, is of a linear scaling where no type is said.
+        stretch = next((of(name) for name in ("rope.scaling.factor", "rope.scale_linear") if self.data.get(of(name), 0) != 0), None)
+        factor = 1.0 if stretch is None else self.real(stretch)
+        scaling = self.scaling(self.word(of("rope.scaling.type"), "none" if stretch is None else "linear"), GGUF_SCALINGS)
+        amplitude = self.real(of("rope.scaling.attn_factor")) if of("rope.scaling.attn_factor") in self.data else None
+        if amplitude is not None and scaling == "yarn":
+            amplitude *= yarn_amplitude(factor)  # there it comes besides, in folders in its place
         return Rotation(
             self.integer(of("rope.dimension_count"), head),
             self.real(of("rope.freq_base"), 10_000.0),
             scaling,
-            self.real(of("rope.scaling.factor"), 1.0),
+            factor,
             self.integer(of("rope.scaling.original_context_length"), self.integer(of("context_length"))),
-            amplitude=self.real(of("rope.scaling.attn_factor")) if of("rope.scaling.attn_factor") in self.data else None,
+            amplitude=amplitude,
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ir.graph import Builder, Value
 from ...ir.types import f32
-from .config import Rotation
+from .config import Rotation, yarn_amplitude
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -93,7 +93,7 @@ def _yarn(rotation: Rotation, plain: Array) -> tuple[Array, Array, float]:
     mixed = (plain / np.float32(rotation.factor) * (1 - kept) + plain * kept).astype(np.float32)
     amplitude = rotation.amplitude
     if amplitude is None:
-        amplitude = 1.0 if rotation.factor <= 1 else 0.1 * math.log(rotation.factor) + 1.0
+        amplitude = yarn_amplitude(rotation.factor)
     return mixed, mixed, amplitude
 
 

@@ -13,12 +13,14 @@ CHUNK = 512
 STEP, SAMPLE = "step", "sample"
 """The functions that a language model's engine has: logits behind tokens, and tokens that are chosen by them."""
 
+WORDS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
 
 @dataclass(frozen=True)
 class LanguageFacts:
     """Architecture, vocabulary, tokens that a sequence may have, tokens that begin a text and that end a turn.
 
-    `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
+    `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows by `WORDS`.
     Keys and values are kept in `cache`, which takes `token_bytes` for each token; a call reads so many `sequences`, and a
     session's caches have `places` for the keys and values of tokens.
     """
@@ -30,11 +32,16 @@ class LanguageFacts:
     end: tuple[int, ...] = ()
     template: str | None = None
     chunk: int = CHUNK
-    words: tuple[str, str] = ("", "")
+    words: tuple[str, ...] = ("", "")
     cache: str = "f32"
     token_bytes: int = 0
     sequences: int = 1
     places: int = 1
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Special tokens as chat templates know them; those that begin and end a text always, others where there are some."""
+        return {name: word for n, (name, word) in enumerate(zip(WORDS, self.words, strict=False)) if word or n < 2}
 
     def to_json(self) -> bytes:
         """The file."""
@@ -54,7 +61,8 @@ class LanguageFacts:
             or not isinstance(facts.template, str | None)
             or not isinstance(facts.cache, str)
             or type(facts.token_bytes) is not int
-            or [*map(type, facts.words)] != [str, str]
+            or not 2 <= len(facts.words) <= len(WORDS)
+            or not all(isinstance(word, str) for word in facts.words)
         ):
             raise EngineError(f"{FACTS} of the engine is damaged: {facts}")
         if not all(type(each) is int and 0 <= each < facts.vocabulary for each in (*facts.begin, *facts.end)):

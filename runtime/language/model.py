@@ -122,7 +122,7 @@ class LanguageModel(Engine):
         """A conversation as tokens, with the beginning of an answer."""
         if self.facts.template is None:
             raise UsageError("the model has no chat template", hint="ourcc generate, and lm.generate, take the prompt as one text")
-        text = render(self.facts.template, messages_of(messages), *self.facts.words)
+        text = render(self.facts.template, messages_of(messages), self.facts.named)
         tokens = self.tokenizer.encode(text)
         # A template that spells out what begins a text has begun it.
         return tokens if tokens[: len(self.facts.begin)] == list(self.facts.begin) else [*self.facts.begin, *tokens]

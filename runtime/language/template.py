@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...ir.errors import InputError, ModelError
@@ -19,10 +20,20 @@ LONGEST_WAIT = 60.0
 Message = Mapping[str, Any]
 
 
-def render(template: str, messages: Sequence[Message], begin: str = "", end: str = "", answer: bool = True) -> str:
-    """The conversation as text, with the beginning of an answer behind it; ModelError where the template fails or does not end."""
+def render(template: str, messages: Sequence[Message], named: Mapping[str, str] = MappingProxyType({}), answer: bool = True) -> str:
+    """The conversation as text, with the beginning of an answer behind it; ModelError where the template fails or does not end.
+
+    `named` are special tokens as templates know them, like `bos_token`.
+    """
     need("jinja2", "a chat template")
-    given = {"messages": [dict(message) for message in messages], "bos_token": begin, "eos_token": end, "add_generation_prompt": answer}
+    # What transformers gives every template, tools and documents among it, of which there are none.
+    given = {
+        "messages": [dict(message) for message in messages],
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": answer,
+        **named,
+    }
     try:
         data = json.dumps({"template": template, "given": given}).encode()
     except (TypeError, ValueError, RecursionError) as error:

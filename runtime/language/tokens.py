@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from ...ir.errors import EngineError, InputError
 from ...ir.extras import need
 from .given import whole_numbers
+
+LONGEST = 500
+"""Characters that are shown of what the library says."""
 
 
 class Tokenizer:
@@ -16,10 +20,11 @@ class Tokenizer:
         need("tokenizers", "text of a language model")
         import tokenizers
 
-        try:
+        with _failing("is damaged"):
             self._held = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises no narrower one
-            raise EngineError(f"tokenizer.json of the engine is damaged: {error}") from error
+            # What a file was saved with for batches of one length is no part of a text.
+            self._held.no_truncation()
+            self._held.no_padding()
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; special tokens that it spells out are themselves."""
@@ -29,7 +34,8 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"the text holds {text[error.start]!r}, which is no character", hint="give it as UTF-8") from error
-        found: list[int] = self._held.encode(text, add_special_tokens=False).ids
+        with _failing("cannot read the text"):
+            found: list[int] = self._held.encode(text, add_special_tokens=False).ids
         return found
 
     def words(self) -> dict[str, int]:
@@ -42,8 +48,20 @@ class Tokenizer:
         held = whole_numbers(tokens)
         if held and not 0 <= min(held) <= max(held) < 1 << 32:
             raise InputError(f"tokens from {min(held)} to {max(held)}: expected whole numbers from 0 on that a vocabulary has")
-        text: str = self._held.decode(held, skip_special_tokens=not special)
+        with _failing("cannot write the tokens"):
+            text: str = self._held.decode(held, skip_special_tokens=not special)
         return text
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """EngineError for whatever the library raises: it knows no narrower exception, and its panics are not even `Exception`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise EngineError(f"tokenizer.json of the engine {what}: {str(error)[:LONGEST]}") from error
 
 
 class Pieces:

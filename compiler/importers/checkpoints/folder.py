@@ -25,7 +25,7 @@ TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "c
 def read_folder(folder: Path) -> Checkpoint:
     """A model's config, tensors and texts; ModelError for what is missing or damaged, UnsupportedError for pickled weights."""
     config = read_config(folder).metadata
-    files = sorted(folder.glob("*.safetensors"))
+    files = _files(folder)
     if not files:
         pickled = sorted(each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in folder.glob(pattern))
         if pickled:
@@ -40,6 +40,23 @@ def read_folder(folder: Path) -> Checkpoint:
             tensors[name] = stored
     texts = {name: _text(folder / name) for name in TEXTS if (folder / name).is_file()}
     return Checkpoint(folder.name, "folder", config, tensors, texts)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that hold a model: one, those that an index names, or else all; beside these others may hold it in another form."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    places = _json(index).get("weight_map")
+    names = sorted({name for name in places.values() if isinstance(name, str)}) if isinstance(places, dict) else []
+    if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+        raise ModelError(f"{index.name}: weight_map is {places!s:.80}, expected files of this folder by the tensors that they hold")
+    for name in names:
+        if not (folder / name).is_file():
+            raise ModelError(f"{folder.name}: there is no {name}, which {index.name} names", hint="download the model again, whole")
+    return [folder / name for name in names]
 
 
 def read_config(folder: Path) -> Checkpoint:
