@@ -44,7 +44,7 @@ from .targets.target import Target
 if TYPE_CHECKING:
     from ..ir.graph import Module
 
-PEERS = ("onnxruntime", "eager", "inductor", "openvino")
+PEERS = ("onnxruntime", "eager", "inductor", "openvino", "ourcc")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from .trust import trusted_key_option
 @frame("bench")
 @click.argument("subject", type=READABLE_DATA, metavar="ENGINE|MODEL")
 @click.option(
-    "--against", metavar="PEER[=FILE],...", help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model."
+    "--against",
+    metavar="PEER[=FILE],...",
+    help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model: for ourcc another engine.",
 )
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="Threads of everything compared.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ...ir.errors import UsageError
 from ...ir.graph.parse import parse_module
@@ -26,7 +28,7 @@ from ..report.table import Cell, Report, Table
 from ..targets.machine import read_cpu
 from .load import load
 from .measure import Timing, compare, rows
-from .peers import make_peer, peer_file
+from .peers import OURS, Run, engine_run, make_peer, peer_file
 
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
@@ -49,7 +51,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         engine = _built(options, progress)
     function = function_of(engine.functions, options.function)
     cases = _cases(options, engine, function)
-    peers: dict[str, Callable[[list[Array]], object]] = {}
+    peers: dict[str, Run] = {}
     files: dict[str, Cell] = {}
     for peer in options.against:
         name, _, file = peer.partition("=")
@@ -57,8 +59,11 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         path = Path(file) if file else peer_file(name, options.subject)
         if not path.exists():
             raise UsageError(f"--against {name}: there is no file {str(path)!r}")
-        peers[name] = make_peer(name, path, options.threads)
-        files[f"{name} runs"] = str(path)
+        whole = f"{name}={path}"
+        label = next((label for label in (name, f"{name}={path.name}") if label not in (OURS, *peers)), whole)
+        peers[label] = _peer(name, path, options, function, progress)
+        files[f"{label} runs"] = str(path)
+    distances = {case: _distances(_calls(engine, function, peers, case.arrays)) for case in cases}
     timed = {case: compare(_calls(engine, function, peers, case.arrays), options.rounds, progress=progress) for case in cases}
     cpu = read_cpu()
     facts: dict[str, Cell] = {
@@ -69,13 +74,22 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         "rounds": options.rounds,
     }
     notes = list(_notes(engine, options.threads, (recorded_changes(engine.contents) or {}) if peers else {}))
-    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings, notes) for case, timings in timed.items()]
+    tables = [
+        _times(f"times at {case.point}" if len(cases) > 1 else "times", timings, distances[case], notes) for case, timings in timed.items()
+    ]
     if len(cases) > 1:
         tables.append(_weighed(timed))
     if options.kernels:
         heaviest = max(cases, key=lambda case: case.point.weight)
         tables += _launches(options, engine, function, heaviest.arrays, progress)
-    return Report({**facts, "cpu": cpu.model, **files}, tuple(tables))
+    return Report({**facts, "cpu": cpu.model, **files, **_warning(distances.values())}, tuple(tables))
+
+
+def _peer(name: str, path: Path, options: BenchOptions, function: str, progress: Progress) -> Run:
+    if name != OURS:
+        return make_peer(name, path, options.threads)
+    engine = load(path, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
+    return engine_run(engine, function)
 
 
 def _sizes(arrays: Sequence[Array]) -> str:
@@ -91,11 +105,55 @@ class Case:
 
 
 def _calls(
-    engine: Engine, function: str, peers: Mapping[str, Callable[[list[Array]], object]], arrays: list[Array]
-) -> dict[str, Callable[[], object]]:
+    engine: Engine, function: str, peers: Mapping[str, Run], arrays: list[Array]
+) -> dict[str, Callable[[], Sequence[Array] | Mapping[str, Array]]]:
     called = engine.session().functions[function]
     named = {port.name: array for port, array in zip(called.inputs, arrays, strict=True)}
-    return {"ourcc": partial(called.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
+    return {OURS: partial(called.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
+
+
+FAR = 0.5
+"""The distance of answers from which on they are told to be another model's: what coarser numbers change is less."""
+
+
+def _distances(calls: Mapping[str, Callable[[], Sequence[Array] | Mapping[str, Array]]]) -> dict[str, float | None]:
+    """How far each peer's answers lie from ours; None where they have other shapes."""
+    if len(calls) == 1:
+        return {}
+    answers = {name: call() for name, call in calls.items()}
+    arrays = {name: [*(found.values() if isinstance(found, Mapping) else found)] for name, found in answers.items()}
+    return {name: _distance(arrays[OURS], found) for name, found in arrays.items() if name != OURS}
+
+
+def _distance(ours: Sequence[Array], theirs: Sequence[Array]) -> float | None:
+    """The largest difference over the largest magnitude, in the output where that is most."""
+    pairs = list(zip(map(np.asarray, ours), map(np.asarray, theirs), strict=False))
+    if len(ours) != len(theirs) or any(one.shape != other.shape for one, other in pairs):
+        return None
+    return float(f"{max((_share(one, other) for one, other in pairs), default=0.0):.2g}")
+
+
+def _share(one: Array, other: Array) -> float:
+    """Words, and what is no number on one side alone, are all different or not at all."""
+    if one.dtype.kind in "OSU" or other.dtype.kind in "OSU":
+        return float(bool(np.any(one != other)))
+    left, right = (array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in (one, other))
+    is_number = np.isfinite(left) & np.isfinite(right)
+    if not np.array_equal(left[~is_number], right[~is_number], equal_nan=True):
+        return 1.0
+    magnitude = max(float(np.abs(array[is_number]).max(initial=0.0)) for array in (left, right))
+    difference = float(np.abs(left[is_number] - right[is_number]).max(initial=0.0))
+    return difference / magnitude if magnitude else 0.0
+
+
+def _warning(distances: Iterable[Mapping[str, float | None]]) -> dict[str, Cell]:
+    """What to tell of peers that answer as another model does."""
+    far = dict.fromkeys(name for each in distances for name, found in each.items() if found is None or found > FAR)
+    if not far:
+        return {}
+    return {
+        "warning": f"{', '.join(far)} and ourcc answer otherwise, as different models do: is it the file that the engine was built from?"
+    }
 
 
 def _notes(engine: Engine, threads: int, changes: Mapping[str, str]) -> Iterator[str]:
@@ -109,8 +167,13 @@ def _notes(engine: Engine, threads: int, changes: Mapping[str, str]) -> Iterator
         yield f"{engine.part} runs models of instructions that this machine lacks: its times are not those of the level"
 
 
-def _times(name: str, timings: Sequence[Timing], notes: Sequence[str]) -> Table:
-    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum", *notes))
+def _times(name: str, timings: Sequence[Timing], distances: Mapping[str, float | None], notes: Sequence[str]) -> Table:
+    columns, ratio = ("what", "min_ms", "median_ms", "ratio"), "ratio: minimum over ourcc's minimum"
+    if not distances:
+        return Table(name, columns, rows(timings), (ratio, *notes))
+    cells = tuple((*row, distances.get(row[0])) for row in rows(timings))
+    difference = "difference: of answers from ourcc's on these inputs, the largest over the largest magnitude; - where shapes differ"
+    return Table(name, (*columns, "difference"), cells, (ratio, difference, *notes))
 
 
 def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:

@@ -1,4 +1,4 @@
-"""What ourcc is compared with: ONNX Runtime, eager PyTorch, Inductor, OpenVINO, each called with arrays in order."""
+"""What ourcc is compared with: ONNX Runtime, eager PyTorch, Inductor, OpenVINO, other engines, each called with arrays in order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.errors import ToolchainError, UsageError
+from ...ir.errors import InputError, ToolchainError, UsageError
 from ...ir.extras import need
+from ...ir.spelling import function_of
+from ...runtime.engine import Engine
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -18,11 +20,15 @@ Run = Callable[[Sequence[Array]], list[Array]]
 
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "eager": ".pt2", "inductor": ".pt2"}
 """What each peer runs."""
+OURS = "ourcc"
+"""The peer that is another engine."""
 
 
 def peer_file(name: str, subject: Path) -> Path:
     """The file that a peer runs beside `subject`: itself, or the file of the same name with the peer's suffix."""
-    suffix = SUFFIXES[name]
+    suffix = SUFFIXES.get(name)
+    if suffix is None:
+        raise UsageError(f"{name} runs another engine: got no file", hint=f"say which engine it shall be: --against {name}=ENGINE.ourcc")
     found = subject.with_suffix(suffix)
     if not found.exists():
         raise UsageError(
@@ -63,13 +69,31 @@ def onnxruntime_run(model: Path, threads: int, sizes: Mapping[str, int] | None =
     names = [port.name for port in session.get_inputs()]
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        if len(arrays) != len(names):
-            got = f"the peer onnxruntime got {len(arrays)} inputs, expected {len(names)}: {', '.join(names)}"
-            raise UsageError(got, hint=_BELONGS)
+        _check_count("onnxruntime", arrays, names)
         with _refusing("onnxruntime", *refusals):
             return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
     return run
+
+
+def engine_run(engine: Engine, function: str | None = None) -> Run:
+    """Another engine: its function of this name, else its first one."""
+    name = function_of(engine.functions, function if function in engine.functions else None)
+    called = engine.session().functions[name]
+    names = [port.name for port in called.inputs]
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        _check_count(OURS, arrays, names)
+        with _refusing(OURS, InputError):
+            return list(called.run(dict(zip(names, arrays, strict=True))).values())
+
+    return run
+
+
+def _check_count(peer: str, arrays: Sequence[Array], names: Sequence[str]) -> None:
+    if len(arrays) != len(names):
+        got = f"the peer {peer} got {len(arrays)} inputs, expected {len(names)}: {', '.join(names)}"
+        raise UsageError(got, hint=_BELONGS)
 
 
 _BELONGS = "does the file belong to the engine, with inputs of the same names, types and sizes? the engine itself runs with ourcc run"
@@ -81,7 +105,9 @@ def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
     try:
         yield
     except refusals as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # OpenVINO says first where in its sources it raised.
+        said = next((line for line in lines if not line.endswith(":")), lines[0])
         raise ToolchainError(f"the peer {peer} does not run this: {said}", hint=_BELONGS) from error
 
 
@@ -94,12 +120,20 @@ def openvino_run(model: Any, threads: int, precision: str = "f32", shapes: Seque
     import openvino
 
     core = openvino.Core()
-    read = core.read_model(str(model)) if isinstance(model, Path) else model.clone()
-    if shapes is not None:
-        read.reshape({port: list(shape) for port, shape in zip(read.inputs, shapes, strict=True)})
     hints = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
-    compiled = core.compile_model(read, "CPU", hints)
-    return lambda arrays: list(compiled(list(arrays)).values())
+    with _refusing("openvino", RuntimeError):
+        read = core.read_model(str(model)) if isinstance(model, Path) else model.clone()
+        if shapes is not None:
+            read.reshape({port: list(shape) for port, shape in zip(read.inputs, shapes, strict=True)})
+        compiled = core.compile_model(read, "CPU", hints)
+    names = [port.any_name for port in compiled.inputs]
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        _check_count("openvino", arrays, names)
+        with _refusing("openvino", RuntimeError):
+            return list(compiled(list(arrays)).values())
+
+    return run
 
 
 def _torch(model: Path, compiled: bool, threads: int) -> Run:
@@ -107,18 +141,28 @@ def _torch(model: Path, compiled: bool, threads: int) -> Run:
     from ..importers.torch.pt2.program import read_program
 
     program = read_program(model)
-    return torch_run(program.module(), compiled, threads, lambda tensors: _arguments(program, tensors))
+    run = torch_run(program.module(), compiled, threads, lambda tensors: _arguments(program, tensors))
+    names = [str(spec.arg.name) for spec in _inputs_of(program) if type(spec.arg).__name__ != "ConstantArgument"]
+
+    def counted(arrays: Sequence[Array]) -> list[Array]:
+        _check_count("inductor" if compiled else "eager", arrays, names)
+        return run(arrays)
+
+    return counted
+
+
+def _inputs_of(program: Any) -> list[Any]:
+    """What an exported program says of the inputs that its caller gives."""
+    return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
 
 def _arguments(program: Any, tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """What an exported program is called with: numbers that it was exported with stand between its tensors."""
-    from torch.export.graph_signature import ConstantArgument, InputKind, SymBoolArgument, SymFloatArgument, SymIntArgument
+    from torch.export.graph_signature import ConstantArgument, SymBoolArgument, SymFloatArgument, SymIntArgument
     from torch.utils._pytree import tree_unflatten
 
     rest, leaves = iter(tensors), []
-    for spec in program.graph_signature.input_specs:
-        if spec.kind != InputKind.USER_INPUT:
-            continue
+    for spec in _inputs_of(program):
         if isinstance(spec.arg, ConstantArgument):
             leaves.append(spec.arg.value)
         elif isinstance(spec.arg, (SymIntArgument, SymFloatArgument, SymBoolArgument)):

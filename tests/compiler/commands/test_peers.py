@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 from ourcc.compiler.commands import measure
@@ -14,7 +15,7 @@ from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.peers import make_peer, onnxruntime_run, openvino_run, peer_file
 from ourcc.compiler.options import BenchOptions, build_options
-from ourcc.ir.errors import ToolchainError, UsageError
+from ourcc.ir.errors import CompilerError, InternalError, ToolchainError, UsageError
 
 
 @pytest.fixture
@@ -77,3 +78,42 @@ def test_between_samples_nothing_is_done_for_a_while(monkeypatch: pytest.MonkeyP
     assert rests == [0.25] * 6 and len(first.samples) == len(second.samples) == 3
     measure.compare({"a": lambda: None}, 2, inner=0.0)
     assert rests[6:] == [0.0, 0.0]
+
+
+def add(path: Path, *sizes: int | str) -> Path:
+    """A model of two inputs."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name in "abc"]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "m", ports[:2], ports[2:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+class Halves(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b / 2
+
+
+@pytest.mark.parametrize("peer", ["onnxruntime", "openvino", "eager", "inductor", "ourcc"])
+def test_a_file_of_another_model_is_an_error_of_the_user(peer: str, engine: Path, tmp_path: Path) -> None:
+    """Inputs of another number, of other sizes, and a file that is no model at all, whichever the peer is."""
+    if peer in ("onnxruntime", "openvino"):
+        pytest.importorskip(peer)
+    if peer in ("eager", "inductor"):
+        torch.export.save(torch.export.export(Halves(), (torch.ones(3, 9), torch.ones(3, 9))), tmp_path / "other.pt2")
+        other = tmp_path / "other.pt2"
+    elif peer == "ourcc":
+        other = tmp_path / "other.ourcc"
+        build(str(add(tmp_path / "other.onnx", 3, 9)), build_options({"targets": ["native"]})).save(other)
+    else:
+        other = add(tmp_path / "other.onnx", 3, 9)
+    with pytest.raises(UsageError, match=f"the peer {peer} got 1 inputs, expected 2: a, b"):
+        bench(BenchOptions(engine, (f"{peer}={other}",), rounds=1))
+    two = tmp_path / "two.ourcc"
+    build(str(add(tmp_path / "two.onnx", 2, 8)), build_options({"targets": ["native"]})).save(two)
+    with pytest.raises(ToolchainError, match=rf"the peer {peer} does not run this: .*[^:]\n"):
+        bench(BenchOptions(two, (f"{peer}={other}",), rounds=1))
+    junk = (tmp_path / "junk").with_suffix(other.suffix)
+    junk.write_bytes(b"junk")
+    with pytest.raises(CompilerError) as error:
+        bench(BenchOptions(two, (f"{peer}={junk}",), rounds=1))
+    assert not isinstance(error.value, InternalError)
