@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...ir.errors import UnsupportedError, UsageError
+from ...ir.errors import ModelError, UnsupportedError, UsageError
 from ...ir.graph import Module
 from ...runtime.kinds import CONFIG, FOLDER, SAVED, kind_of
 from ..engines.kinds import is_checkpoint, is_engine
@@ -166,7 +166,7 @@ def _import_onnx(model: Any, options: BuildOptions) -> Module:
     wishes = dimension_wishes(options.shapes, input_shapes(opened)) if options.shapes else None
     try:
         return import_onnx(opened, shapes=wishes)
-    except UnsupportedError as error:
+    except (ModelError, UnsupportedError) as error:
         if error.hint is not None:
             error.hint = in_options(error.hint, input_shapes(opened))
         raise

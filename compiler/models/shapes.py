@@ -77,7 +77,12 @@ def in_options(hint: str, inputs: Mapping[str, Sequence[Named]]) -> str:
     names = dict.fromkeys(size for shape in inputs.values() for size in shape if isinstance(size, str))
     sizes = " ".join(f"--shape {name}={1 if number == 0 else 128}" for number, name in enumerate(names))
     hint = hint.replace(", or fix that input's value at import (values)", " before the export")
+    hint = hint.replace("given at import", "given with --shape")
+    hint = _AGREEING.sub(lambda found: f"{found[0]}, as with --shape {found[1]}={found[2]}" if found[1] in names else found[0], hint)
     return hint.replace("at import (shapes)", f"with --shape, like {sizes}" if sizes else "when exporting the model")
+
+
+_AGREEING = re.compile(r"they agree where (\w+) = ([0-9]+)")
 
 
 def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int]) -> dict[str, int]:

@@ -32,7 +32,7 @@ from .expr import (
     symbols,
     within,
 )
-from .facts import NO_FACTS, UNBOUNDED, Facts, Range, at_most, divides, divisor_of, equal, range_of, simplify
+from .facts import NO_FACTS, UNBOUNDED, Facts, Range, at_most, divides, divisor_of, equal, range_of, simplify, solved
 
 __all__ = [
     "APPLY",
@@ -66,6 +66,7 @@ __all__ = [
     "rebuild",
     "remainder",
     "simplify",
+    "solved",
     "substitute",
     "symbol",
     "symbols",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .expr import (
@@ -157,6 +157,31 @@ def simplify(dim: Dim, facts: Facts) -> Dim:
         return dim
     result: Dim = rebuild(dim, lambda atom: Expr((((atom,), 1),)) if isinstance(atom, Symbol) else _simplify_function(atom, facts))
     return result
+
+
+def solved(left: Dim, right: Dim) -> tuple[str, int] | None:
+    """The one symbol, and its size, for which two dimensions are the same whatever other symbols are, if one size of one decides it."""
+    terms = terms_of(left - right)
+    shared = list(terms[0][0]) if terms else []
+    for monomial, _ in terms:
+        shared = [atom for n, atom in enumerate(shared) if monomial.count(atom) > shared[:n].count(atom)]
+    rest = built((_without(monomial, shared), factor) for monomial, factor in terms)
+    names = {atom for monomial, _ in terms_of(rest) for atom in monomial}
+    if len(names) != 1 or any(len(monomial) > 1 for monomial, _ in terms_of(rest)):
+        return None
+    (atom,) = names
+    if not isinstance(atom, Symbol):
+        return None
+    factors = dict(terms_of(rest))
+    size, remains = divmod(-factors.get((), 0), factors[(atom,)])
+    return (atom.name, size) if size > 0 and not remains else None
+
+
+def _without(monomial: Monomial, shared: Iterable[Atom]) -> Monomial:
+    rest = list(monomial)
+    for atom in shared:
+        rest.remove(atom)
+    return tuple(rest)
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------------

@@ -50,8 +50,14 @@ def reshape(x: Tensor, /, *, shape: tuple[Dim, ...]) -> Tensor:
 @reshape.infers
 def _(x: TensorType, *, shape: tuple[Dim, ...]) -> TensorType:
     not_negative("reshape", shape)
-    if dims.equal(dims.product(x.shape), dims.product(shape)) is not True:
-        raise VerifyError(f"reshape: {shown(x.shape)} and {shown(shape)} are not known to have the same number of elements")
+    before, after = dims.product(x.shape), dims.product(shape)
+    is_same = dims.equal(before, after)
+    if is_same is not True:
+        fault, size = "are not known to" if is_same is None else "do not", dims.solved(before, after)
+        raise VerifyError(
+            f"reshape: {shown(x.shape)} and {shown(shape)} {fault} have the same number of elements",
+            hint=None if size is None else f"they agree where {size[0]} = {size[1]}",
+        )
     return x.with_shape(shape)
 
 
@@ -110,7 +116,7 @@ def _() -> Iterator[Sample]:
         yield Sample((draw(*before),), {"shape": after})
     yield Sample((draw(4, 2, dtype=i8),), {"shape": (8,)})
     yield Sample((draw(4, 2, dtype=f16),), {"shape": (2, 4)})
-    yield refused((draw(2, 3),), "[2, 3] and [4] are not known to have the same number of elements", shape=(4,))
+    yield refused((draw(2, 3),), "[2, 3] and [4] do not have the same number of elements", shape=(4,))
     yield refused((draw(2, 3),), "got size -1 in [-1, 3], expected 0 or more", shape=(-1, 3))
 
 

@@ -104,3 +104,23 @@ def test_a_name_is_of_a_symbol_by_itself() -> None:
     assert dims.name_of(n + m - m) == "N"
     for other in (0, 3, -n, 2 * n, n + 1, n * m, n * n, n // 2, n + m):
         assert dims.name_of(other) is None
+
+
+def test_one_size_of_one_symbol_makes_two_dimensions_the_same() -> None:
+    s, b, c = (dims.symbol(name) for name in "SBC")
+    assert dims.solved(256 * s * b, 64 * 4 * 64 * b) == ("S", 64)
+    assert dims.solved(4 * b, 64) == ("B", 16) and dims.solved(s + 2, 7) == ("S", 5)
+    assert dims.solved(s * s * b, 3 * s * b) == ("S", 3)
+    for left, right in (
+        (s, b),
+        (s * s, 4),
+        (3 * s, 4),
+        (s + 7, 2),
+        (s // 2, 3),
+        (s * b, 6),
+        (s * b + c, 6),
+        (2, 3),
+        (s, s),
+        (s * s, s + 6),
+    ):
+        assert dims.solved(left, right) is None

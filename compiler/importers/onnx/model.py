@@ -84,6 +84,7 @@ class _Import:
 
     def run(self, shapes: Mapping[str, Shape] | None, values: Mapping[str, np.ndarray[Any, Any]]) -> Module:
         self._inputs(shapes, values)
+        self.walker.is_sized = bool(shapes)
         self.walker.initializers(self.proto.graph, self.scope)
         self.walker.nodes(self.proto.graph.node, self.scope)
         outputs = self._outputs()

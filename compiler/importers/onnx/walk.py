@@ -106,6 +106,8 @@ class Walker:
         self.problems: list[RefusedNode] = []
         self.given: dict[Value, tuple[Value, ...]] = {}
         self.steps = 0
+        self.is_sized = False
+        """Whether sizes were given to the model."""
 
     # scopes
 
@@ -161,10 +163,10 @@ class Walker:
             self._narrow(inputs)
             values = [item for item in inputs if isinstance(item, Value)]
             if all(value.type.is_static and value.dtype.kind != "string" for value in values):
-                raise ModelError(f"{proto.op_type}: {error.message}", source=source) from error
-            self.report(
-                source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)")
-            )
+                hint = "sizes that are given at import, or frozen in the model by its export, contradict it" if self.is_sized else None
+                raise ModelError(f"{proto.op_type}: {error.message}", source=source, hint=hint) from error
+            hint = error.hint or "relate or fix the symbolic sizes at import (shapes)"
+            self.report(source.name, proto.op_type, UnsupportedError(error.message, hint=hint))
         except IndexRangeError:
             raise
         except STUMBLES as error:

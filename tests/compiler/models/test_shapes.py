@@ -53,6 +53,9 @@ def test_hints_of_importers_name_the_option() -> None:
     inputs = {"x": ("B", "S", 4), "y": ("S", None)}
     assert in_options("fix that size at import (shapes)", inputs) == "fix that size with --shape, like --shape B=1 --shape S=128"
     assert in_options("fix it at import (shapes)", {"x": (None,)}) == "fix it when exporting the model"
+    assert in_options("they agree where S = 64; they agree where T = 3", inputs) == (
+        "they agree where S = 64, as with --shape S=64; they agree where T = 3"
+    )
     said = "make it a constant of the model, or fix that input's value at import (values)"
     assert in_options(said, inputs) == "make it a constant of the model before the export"
 
