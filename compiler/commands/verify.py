@@ -21,15 +21,16 @@ from ...runtime.engine import Engine
 from ..backends.reopen import module_of
 from ..engines.kinds import check_engine, check_order, is_checkpoint
 from ..engines.recorded import kept_precision, recorded_changes, workload_of
-from ..models.importing import import_model
+from ..models.importing import declared_shapes, import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import TF32, Precision, precisions
-from ..models.shapes import wanted_sizes
+from ..models.shapes import fixed_sizes, wanted_sizes
 from ..options import BuildOptions, VerifyOptions, build_options
 from ..pipeline import simplify
 from ..progress import SILENT, Progress
 from ..report.table import Report, Table
 from ..requests import SPARSITIES
+from .agreeing import fixed_notes, of_calls, of_engine, of_model, within
 from .load import load
 from .peers import Run, make_peer
 from .pruning import PrunedModel
@@ -70,8 +71,14 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     engine = load(options.engine, target=options.target, trusted_keys=options.trust.keys, progress=progress)
     name = function_of(engine.functions, options.function)
     built = build_options({"trust_pickle": options.trust_pickle})
+    ports, program = engine.contents.functions[name], parse_module(engine.contents.graph)
+    declared = declared_shapes(options.model, built)
+    options = replace(options, shapes=of_engine(options.shapes, ports, declared))
+    said = fixed_sizes(options.shapes, program, workload_of(engine.contents).sizes)
+    built = replace(built, shapes=of_model(ports, said, declared))
     module = import_model(options.model, built, progress)
-    _check_ports(engine.contents.functions[name], module)
+    _check_ports(ports, module)
+    facts = of_calls(ports, module, program.facts)
     peer_name = "onnxruntime" if options.model.suffix == ".onnx" else "eager"
     lossy, others = lossy_formats(engine), [other for other in engine.functions if other != name]
     sparsity = next((word for word in lossy if word in SPARSITIES), None) if options.tolerance is None else None
@@ -81,7 +88,8 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     compared = Compared(engine, name, module, by_ops or make_peer(peer_name, options.model) if pruned is None else pruned.answers, pruned)
     if compared.program is not None:
         compared.alike = _changed_alike(options.model, built, engine, progress)
-    sets = _input_sets(options, engine, name, module)
+    narrowed = replace(program, facts=facts)
+    sets = _input_sets(options, engine, narrowed, name, module)
     progress.stage("verify", len(sets))
     rows, shapes, violations, wide = [], [], [], 0
     for number, arrays in enumerate(sets):
@@ -99,7 +107,11 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
         "outputs",
         columns,
         tuple(rows),
-        (*_notes(options, compared, sparsity), *_doubts(peer_name, compared.wrong, wide, len(rows))),
+        (
+            *_notes(options, compared, sparsity),
+            *fixed_notes(program.facts, facts, said),
+            *_doubts(peer_name, compared.wrong, wide, len(rows)),
+        ),
         numbers={"sizes": tuple(shapes)},
     )
     return Report(
@@ -168,7 +180,7 @@ def _changed_alike(model: Path, options: BuildOptions, engine: Engine, progress:
     asked = recorded_changes(engine.contents)
     if asked is None or len(engine.functions) > 1:
         return None
-    options = build_options({"trust_pickle": options.trust_pickle, **asked})
+    options = replace(build_options({"trust_pickle": options.trust_pickle, **asked}), shapes=options.shapes)
     module = import_model(model, options, progress)
     simplify(module, options)
     return module
@@ -342,10 +354,9 @@ def _check_ports(engine: Ports, module: Module) -> None:
         )
 
 
-def _input_sets(options: VerifyOptions, engine: Engine, function: str, module: Module) -> list[list[Array]]:
+def _input_sets(options: VerifyOptions, engine: Engine, program: Module, function: str, module: Module) -> list[list[Array]]:
     if options.inputs is not None:
         return list(read_inputs(options.inputs, [port.name for port in engine.functions[function].inputs]))
-    program = parse_module(engine.contents.graph)
     return [_drawn(options, engine, program, function, module, seed) for seed in range(SETS)]
 
 
@@ -353,7 +364,7 @@ def _drawn(options: VerifyOptions, engine: Engine, program: Module, function: st
     """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
     sizes: dict[str, int] = {}
     for sizes in _sizes_to_try(engine, program, seed):
-        sizes |= wanted_sizes(options.shapes, program, sizes)
+        sizes = {**sizes, **wanted_sizes(options.shapes, program, sizes, "the engine takes that size, the model does not")}
         if _computed(program.functions[function], sizes) <= MOST:
             break
     shapes = [tuple(dims.evaluate(size, sizes) for size in port.type.shape) for port in engine.functions[function].inputs]
@@ -370,7 +381,7 @@ def _sizes_to_try(engine: Engine, program: Module, seed: int) -> Iterator[dict[s
     for the others: smaller ones until a set is small enough.
     """
     if seed == 1:
-        yield dict(workload_of(engine.contents).sizes)
+        yield within(program.facts, workload_of(engine.contents).sizes)
     for span in SPANS if seed else (0,):
         yield seeded_sizes(program.facts, np.random.default_rng(seed), span)
 

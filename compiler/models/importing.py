@@ -47,6 +47,19 @@ def _import(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | N
     return _import_torch(model, options, example_inputs)
 
 
+def declared_shapes(model: Path, options: BuildOptions) -> dict[str, tuple[str | int | None, ...]]:
+    """The inputs of a program in a file by name, each size a number, a name or neither."""
+    if model.suffix == ".onnx":
+        from ..importers.onnx import input_shapes
+
+        return input_shapes(model)
+    if model.suffix != ".pt2":
+        return {}
+    from ..importers.torch.export import input_shapes as exported_shapes
+
+    return exported_shapes(_program(model, options))
+
+
 def is_program(model: Any) -> bool:
     """Whether a model is a program by itself: a path, an ONNX model or an exported program, not a module to be run."""
     return isinstance(model, (str, os.PathLike)) or _is_onnx(model) or hasattr(model, "graph_signature")

@@ -85,14 +85,15 @@ def in_options(hint: str, inputs: Mapping[str, Sequence[Named]]) -> str:
 _AGREEING = re.compile(r"they agree where (\w+) = ([0-9]+)")
 
 
-def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int]) -> dict[str, int]:
+def wanted_sizes(
+    requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int], hint: str = "build the engine with that --shape"
+) -> dict[str, int]:
     """The sizes at which an engine is to be called, by its symbols; UsageError for one outside of what it was built for.
 
     A range narrows: the typical size is taken if it lies in it, else the nearest.
     """
-    inputs = {value.name: [str(size) if isinstance(size, dims.Expr) else size for size in value.shape] for value in module.main.arguments}
     found = {}
-    for name, wish in dimension_wishes(requests, inputs).items():
+    for name, wish in _engine_wishes(requests, module).items():
         known = module.facts.ranges.get(name)
         if known is None or isinstance(wish, str):
             what = f"another name for {name}" if isinstance(wish, str) else f"{name}"
@@ -102,9 +103,20 @@ def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapp
         divisor = module.facts.divisors.get(name, 1)
         if (known.low is not None and size < known.low) or (known.high is not None and size > known.high) or size % divisor:
             multiple = f" and a multiple of {divisor}" if divisor > 1 else ""
-            raise UsageError(f"shape: got {name} = {size}, expected {name} in {known}{multiple}", hint="build the engine with that --shape")
+            raise UsageError(f"shape: got {name} = {size}, expected {name} in {known}{multiple}", hint=hint)
         found[name] = size
     return found
+
+
+def fixed_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int]) -> dict[str, int]:
+    """The wanted sizes that are said as numbers, not as ranges."""
+    wanted, wishes = wanted_sizes(requests, module, typical), _engine_wishes(requests, module)
+    return {name: size for name, size in wanted.items() if wishes[name] == size}
+
+
+def _engine_wishes(requests: Sequence[ShapeRequest], module: Module) -> dict[str, Wish]:
+    inputs = {value.name: [str(size) if isinstance(size, dims.Expr) else size for size in value.shape] for value in module.main.arguments}
+    return dimension_wishes(requests, inputs)
 
 
 def _add_input(wishes: _Wishes, request: ShapeRequest, shape: Sequence[Named]) -> None:
