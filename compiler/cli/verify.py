@@ -47,7 +47,7 @@ def command(
 
     MODEL runs in ONNX Runtime or eager PyTorch, and in a float64 reference; the engine may be as far from the
     reference as a correct engine of its precision can be. Exit status 3 says that it is not.
-    Sizes are drawn, small ones of a large model; --shape says them.
+    Sizes are drawn, small ones of a large model, of those that both take; --shape says them.
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise UsageError(f"tolerance: got {tolerance:g}, expected a number of at least 0")
