@@ -22,7 +22,13 @@ def refuse(message: object) -> None:
     raise Refused(str(message))
 
 
-def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:  # type: ignore[no-untyped-def]
+def to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """As templates are written for: nothing is escaped for HTML, keys stay in order. Jinja's own filter is for pages."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -30,7 +36,7 @@ def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
 class Generation(Extension):
     """`{% generation %}`, which marks for training what the model says, and changes no text."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - an instance variable of the base class
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,10 @@ def test_what_is_right_is_read() -> None:
     begins = {"tokenizer.json": {**TOKENIZER, "post_processor": {"type": "Sequence", "processors": [SPECIAL]}}}
     assert outcome(LLAMA, begins, "folder")[1].begin == (1,)
     words = {"tokenizer_config.json": {"bos_token": {"content": "<s>"}, "eos_token": None}}
-    assert outcome(LLAMA, words, "folder")[1].words == ("<s>", "")
+    assert outcome(LLAMA, words, "folder")[1].words == ("<s>", "", "", "")
     ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.add_bos_token": True}
     facts = outcome({**GGUF, **ids}, {}, "gguf")[1]
-    assert (facts.begin, facts.end, facts.words) == ((1,), (2,), ("b", "c"))
+    assert (facts.begin, facts.end, facts.words) == ((1,), (2,), ("b", "c", "", ""))
     assert Said({"a": MOST}, "m").real("a") == MOST
 
 
@@ -176,3 +177,23 @@ def test_a_gguf_file_scales_rotations_as_its_metadata_can_say() -> None:
             ourcc.UnsupportedError, match=f"rotation is scaled by '{kind}', which is not supported, only none, linear, yarn"
         ):
             outcome({**GGUF, "llama.rope.scaling.type": kind}, {}, "gguf")
+
+
+@pytest.mark.parametrize(
+    ("said", "scaling", "factor", "amplitude"),
+    [
+        ({}, "none", 1.0, None),
+        ({"scaling.factor": 4.0}, "linear", 4.0, None),
+        ({"scale_linear": 2.0}, "linear", 2.0, None),
+        ({"scaling.factor": 0.0, "scale_linear": 2.0}, "linear", 2.0, None),
+        ({"scaling.factor": 0.0}, "none", 1.0, None),
+        ({"scaling.factor": 4.0, "scaling.type": "none"}, "none", 4.0, None),
+        ({"scaling.factor": 4.0, "scaling.type": "yarn"}, "yarn", 4.0, None),
+        ({"scaling.factor": 4.0, "scaling.type": "yarn", "scaling.attn_factor": 0.5}, "yarn", 4.0, 0.5 * (1 + 0.1 * math.log(4.0))),
+    ],
+)
+def test_a_gguf_file_is_scaled_as_llama_cpp_reads_it(said: dict[str, Any], scaling: str, factor: float, amplitude: float | None) -> None:
+    """A factor without a type is linear, also by its older name; YaRN's own amplitude comes besides what a file says."""
+    found = outcome({**GGUF, **{f"llama.rope.{name}": value for name, value in said.items()}}, {}, "gguf")[0].rotation
+    assert found is not None and (found.scaling, found.factor) == (scaling, factor)
+    assert found.amplitude == (amplitude if amplitude is None else pytest.approx(amplitude))

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from ourcc.compiler.language.tokenizer import CUTS, tokenizer_json
-from ourcc.ir.errors import CompilerError
+from ourcc.ir.errors import CompilerError, EngineError
 from ourcc.runtime.language.tokens import Pieces, Tokenizer
 
 TEXTS = [
@@ -113,3 +113,35 @@ def test_what_is_refused(changed: dict[str, Any], message: str) -> None:
         tokenizer_json({**byte_level("default")[1], **changed}, "m.gguf")
     with pytest.raises(CompilerError, match="scores has 1 entries"):
         tokenizer_json({**pieces_metadata(), "tokenizer.ggml.scores": [1.0]}, "m.gguf")
+
+
+def test_lengths_of_batches_are_no_part_of_a_text() -> None:
+    """A tokenizer that was used on batches is saved with what it cut and filled up texts to."""
+    held, _ = byte_level("gpt-2")
+    plain = Tokenizer(held.to_str()).encode("the sky is blue and the sea is green")
+    held.enable_truncation(5)
+    held.enable_padding(length=8)
+    assert Tokenizer(held.to_str()).encode("the sky is blue and the sea is green") == plain and len(plain) > 8
+    assert len(Tokenizer(held.to_str()).encode("a")) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (tokenizers.models.WordLevel({"a": 0}, unk_token="nope"), "b"),
+        (tokenizers.models.WordPiece({"a": 0}, unk_token="nope"), "b"),
+        (tokenizers.models.Unigram([("a", 0.0)]), "b"),
+    ],
+)
+def test_what_the_library_raises_is_an_error_of_the_engine(made: Any, text: str) -> None:
+    with pytest.raises(EngineError, match="cannot read the text"):
+        Tokenizer(tokenizers.Tokenizer(made).to_str()).encode(text)
+
+
+def test_panics_of_the_library_are_errors_too() -> None:
+    """They are no `Exception`, and would pass by whoever expects one."""
+    held, _ = byte_level("gpt-2")
+    said = json.loads(held.to_str())
+    said["model"]["continuing_subword_prefix"] = "##"
+    with pytest.raises(EngineError, match=r"tokenizer\.json of the engine"):
+        Tokenizer(json.dumps(said)).encode("the sky")

@@ -23,11 +23,14 @@ def test_a_conversation() -> None:
 def test_what_templates_use() -> None:
     assert (
         render(
-            "{{ bos_token }}{% for m in messages %}{% if loop.last %}{{ m.content | trim }}{% break %}{% endif %}{% endfor %}", TALK, "<s>"
+            "{{ bos_token }}{% for m in messages %}{% if loop.last %}{{ m.content | trim }}{% break %}{% endif %}{% endfor %}",
+            TALK,
+            {"bos_token": "<s>"},
         )
         == "<s>?"
     )
     assert render("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", TALK) == "3"
+    assert render("{% generation %}{{ messages[0].role }}{% endgeneration %}!", TALK) == f"{TALK[0]['role']}!"
     assert len(render("{{ strftime_now('%Y') }}", TALK)) == 4
     assert render("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages | length) }}{{ [1, 'a'] | tojson }}", TALK) == '[3][1, "a"]'
 
@@ -67,3 +70,29 @@ def test_a_template_may_refuse() -> None:
 def test_what_may_not_happen(template: str) -> None:
     with pytest.raises(ModelError, match="chat template"):
         render(template, TALK)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages | tojson }}",
+        "{{ messages | tojson(indent=2) }}{{ messages[0] | tojson(sort_keys=true, separators=(',', ':')) }}",
+        "{{ tools is defined }}{{ tools is none }}{{ documents }}",
+        "{{ unk_token }}|{{ pad_token is defined }}|{{ bos_token }}",
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    ],
+)
+def test_templates_see_what_transformers_gives_them(template: str) -> None:
+    """Filters and variables as transformers' own rendering has them, which is what templates are written for."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    talk = [{"role": "user", "content": "a<b & 'c' é", "b": 1, "a": [None, True]}, {"role": "assistant", "content": "\u2028"}]
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    expected, _ = render_jinja_template([talk], chat_template=template, add_generation_prompt=True, **named)
+    assert render(template, talk, named) == expected[0]
+
+
+def test_what_a_template_says_is_cut_short() -> None:
+    with pytest.raises(InputError) as refused:
+        render("{{ raise_exception('x' * 3000000) }}", TALK)
+    assert len(refused.value.message) < 1000

@@ -32,6 +32,26 @@ def test_several_files_are_one_model(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
+def test_a_file_or_an_index_says_what_a_model_is_held_in(tmp_path: Path) -> None:
+    """Beside these others hold the same tensors in another form, or adapters of them."""
+    save_file({"a": np.zeros(2, np.float32)}, tmp_path / "part-1.safetensors")
+    save_file({"b": np.ones(2, np.float32)}, tmp_path / "part-2.safetensors")
+    save_file({"a": np.full(2, 7, np.float32)}, tmp_path / "consolidated.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}}))
+    assert {name: stored.read().tolist() for name, stored in read_folder(tmp_path).tensors.items()} == {"a": [0, 0], "b": [1, 1]}
+    for wrong in ({}, {"weight_map": 3}, {"weight_map": {"a": "../part-1.safetensors"}}, {"weight_map": {"a": "part-1.bin"}}):
+        index.write_text(json.dumps(wrong))
+        with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json: weight_map is .*, expected files of this folder"):
+            read_folder(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "part-1.safetensors", "b": "part-3.safetensors"}}))
+    with pytest.raises(ModelError, match=r"there is no part-3\.safetensors, which model\.safetensors\.index\.json names"):
+        read_folder(tmp_path)
+    save_file({"c": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    assert list(read_folder(tmp_path).tensors) == ["c"]
+
+
 def test_bfloat16_at_an_odd_place(tmp_path: Path) -> None:
     array = np.arange(3, dtype=np.float32).astype(ml_dtypes.bfloat16)
     header = json.dumps(
