@@ -20,6 +20,7 @@ from ..ir import dims
 from ..ir.errors import EngineError
 from ..ir.types import TensorType
 from .digests import read_into
+from .kinds import SESSION, check_replaced
 from .memory import allocate
 from .replace import hint_of, path_text, replace_file
 from .weights import ALIGNMENT, Array, Constant, decode, encode, nbytes
@@ -43,6 +44,7 @@ class Saved:
 def write_saved(path: str | os.PathLike[str], saved: Saved) -> None:
     """Write a file all or nothing; EngineError where it cannot be written."""
     name = path_text(path, "the session")
+    check_replaced(name, SESSION)
     about = json.dumps({"program": saved.program, "about": dict(saved.about)}).encode()
     constants = {name: Constant.of(array) for name, array in saved.arrays.items()}
     head, pieces = encode({**constants, ABOUT: Constant.of(np.frombuffer(about, np.uint8))})

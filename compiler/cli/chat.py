@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     """Talk to a language model.
 
     A line at a time, until an empty line or the end of the input; with --json an object for each answer. What was said stays in
-    the model's cache, so that each answer reads only what is new.
+    the model's cache, so that each answer reads only what is new. Ctrl-C stops an answer, and at the prompt the conversation.
     """
     from ..commands.language import load_language
 
@@ -41,18 +42,27 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     chat = model.load_chat(session) if session is not None and session.exists() else model.chat()
     if system is not None:
         chat.system(system)
+    is_person, has_failed = standard_input("ourcc generate answers one prompt").isatty(), False
     while line := _line():
-        answer = ""
+        answer, pieces = "", chat.send(line, **wanted)
         try:
-            for piece in chat.send(line, **wanted):
+            for piece in pieces:
                 answer += piece
                 if not as_json:
                     say(piece)
         except InputError as error:
-            if chat.told.made or not chat.messages:
+            if chat.told.made:
                 raise
-            tell(str(error))
+            has_failed = True
+            tell(f"error: {error}")
+            if as_json:
+                say(f"{json.dumps({'error': error.message, 'help': error.hint})}\n")
             continue
+        except KeyboardInterrupt:
+            # Who sits at a terminal stops the answer; at the prompt, the conversation.
+            if not is_person:
+                raise
+            pieces.close()
         if session is not None:
             chat.save(session)
         if as_json:
@@ -61,6 +71,8 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
         click.echo()
         if not was_asked(QUIET):
             tell(summary(model, chat.told))
+    if has_failed:
+        raise click.exceptions.Exit(1)
 
 
 def _line() -> str:

@@ -50,7 +50,9 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     text = prompt if prompt is not None else standard_input("give the prompt as an argument").read()
     if not text.strip() and (prompt is None or not raw):
         where = "standard input holds" if prompt is None else "got"
-        hint = "give the prompt as an argument or on standard input" + ("" if raw else "; --raw '' begins a text from nothing")
+        hint = "give the prompt as an argument or on standard input" + (
+            "" if raw else "; --raw '' begins a text from nothing, if the model has a token for it"
+        )
         raise UsageError(f"{where} no prompt, expected a text that the model is to answer", hint=hint)
     from ...runtime.language.writing import Told
     from ..commands.language import load_language

@@ -62,6 +62,7 @@ def _linear(s: Step, x: Value, name: str, outputs: int) -> Value:
     """A linear layer whose weight a folder keeps as [K, N], a GGUF file as [N, K]."""
     if s.weights.checkpoint.kind == "gguf":
         return s.linear(x, name, outputs, bias=True)
+    s.at(name)
     size = x.shape[-1]
     assert isinstance(size, int)
     product = s.b.matmul(x, s.weights.value(s.b, f"{name}.weight", (size, outputs)))

@@ -28,6 +28,7 @@ class Chat:
         self._sequence = model.sequence() if sequence is None else sequence
         self.messages: list[Message] = []
         self.told = Told()
+        self._is_answering = False
 
     def system(self, text: str) -> None:
         """What the model is told before the conversation begins."""
@@ -35,23 +36,36 @@ class Chat:
             raise UsageError("the conversation has begun: say what the system is before it")
         self.messages.append(_said("system", text))
 
-    def send(self, text: str, **options: Unpack[Generation]) -> Iterator[str]:
-        """Say something, and yield the answer; an answer that is cut short is kept as far as it went."""
+    def send(self, text: str, **options: Unpack[Generation]) -> Answer[str]:
+        """Say something, and yield the answer; an answer that is cut short is kept as far as it went.
+
+        One answer is made at a time: UsageError while another one of this conversation is neither taken whole nor closed.
+        """
         told = Told()
         return Answer(self._answer(text, told, options), [told])
 
     def _answer(self, text: str, told: Told, options: Generation) -> Iterator[str]:
         if options.get("raw"):
             raise UsageError("raw leaves out the chat template, which a conversation is made of", hint="lm.generate(text, raw=True)")
+        if self._is_answering:
+            raise UsageError("an answer of this conversation is being made", hint="take it whole, close() it, or ask a fork()")
+        self.told = told
         asked = [*self.messages, _said("user", text)]
         tokens = self._model.chat_tokens(asked)
-        self.told = told
+        facts = self._model.facts
+        if self.messages and len(tokens) > facts.context:
+            raise InputError(
+                f"the conversation has {len(tokens)} tokens with this, and a session of this engine holds {facts.context}",
+                hint="start a new one, or build the engine with a larger --context",
+            )
+        self._is_answering = True
         answer = ""
         try:
             for piece in self._model.follow(self._sequence, tokens, told, **options):
                 answer += piece
                 yield piece
         finally:
+            self._is_answering = False
             if answer or told.made or told.ended == "end":
                 self.messages = [*asked, {"role": "assistant", "content": answer}]
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,62 @@ def test_chat_command(both: Both, capsys: pytest.CaptureFixture[str], monkeypatc
     lines = iter(["hi", "so"])
     assert run(["chat", str(both[2]), "--max-tokens", "3", "--json"]) == 0
     assert [len(json.loads(line)["tokens"]) for line in capsys.readouterr().out.splitlines()] == [3, 3]
+
+
+def test_a_chat_goes_on_behind_what_was_refused_and_says_so_at_the_end(
+    both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of the input has an object in the output, and whoever called sees that one was refused."""
+    for talk in (["hi", "the " * 100, "so"], ["the " * 100, "hi", "so"]):
+        lines = iter([*talk, ""])
+        monkeypatch.setattr("builtins.input", lambda prompt="", lines=lines: next(lines))
+        assert run(["chat", str(both[2]), "--max-tokens", "3", "--json"]) == 1
+        said = capsys.readouterr()
+        assert ["error" in json.loads(line) for line in said.out.splitlines()] == [text.startswith("the ") for text in talk]
+        assert said.err.startswith("error: the ") and "tokens" in said.err
+
+
+def test_an_interrupt_at_a_terminal_ends_the_answer_alone(
+    both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ourcc.compiler.cli import chat as command
+
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "say", say)
+    for is_terminal, status, answers in ((True, 0, 2), (False, 130, 0)):
+        lines, said = iter(["hi", "so", ""]), []
+        monkeypatch.setattr("builtins.input", lambda prompt="", lines=lines: next(lines))
+        monkeypatch.setattr(command, "standard_input", lambda hint, is_terminal=is_terminal: SimpleNamespace(isatty=lambda: is_terminal))
+        assert run(["chat", str(both[2]), "--max-tokens", "6"]) == status
+        assert capsys.readouterr().err.count("tokens/s") == answers
+
+
+def test_a_conversation_makes_one_answer_at_a_time(both: Both) -> None:
+    chat = both[0].chat()
+    first, second = (chat.send(text, max_tokens=4, ignore_end=True) for text in ("hi", "so"))
+    next(first)
+    with pytest.raises(ourcc.UsageError, match="an answer of this conversation is being made"):
+        next(second)
+    first.close()
+    list(chat.send("so", max_tokens=2))
+    assert [message["content"] for message in chat.messages if message["role"] == "user"] == ["hi", "so"]
+
+
+def test_saved_conversations_replace_no_other_files(both: Both, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious")
+    for write in (both[0].chat().save, both[0].sequence().save):
+        with pytest.raises(ourcc.UsageError, match="holds something else, and is not replaced by a saved session"):
+            write(notes)
+        write(tmp_path / "talk.session")
+        write(tmp_path / "talk.session")
+    assert notes.read_text() == "precious"
 
 
 def test_a_stop_text_may_begin_in_another_token(both: Both) -> None:

@@ -92,7 +92,7 @@ def test_why_a_weight_stays_dense() -> None:
     quantized = reason(random(8, 4), first="quantize_int8_weight")
     assert quantized == "the weight is quantized already, to i8; prune before quantizing"
     coded = reason(random(32, 4), first="encode_weights")
-    assert coded == "the weight is quantized already, to u8; prune before quantizing"
+    assert coded == "the weight is quantized already, to int4.g32; prune before quantizing"
 
 
 def test_integers_and_missing_values_stay_dense() -> None:
