@@ -93,6 +93,32 @@ def folded(weight_zero: int) -> Body:
     return body
 
 
+def apart(rows: tuple[int, ...], columns: tuple[int, ...], fits: bool = True, transposed: bool = False) -> Body:
+    """Integers less zero points that vary along an axis of the left or of the right factor, or of both."""
+
+    def body(b: Builder, x: Value, drawn: Drawn) -> Value:
+        depth = x.shape[-1]
+        low, high = (-100, -28) if x.dtype == i8 else (100, 156)
+        left = drawn.random.integers(low, high, rows).astype(np.int32)
+        codes = drawn.codes(u8, 12, depth) if transposed else drawn.codes(u8, depth, 12)
+        codes = codes.clip(70, 190) if fits else codes
+        right = b.cast(drawn.random.integers(100, 130, columns).astype(np.uint8), dtype=i32)
+        return b.matmul(b.sub(b.cast(x, dtype=i32), left), b.sub(b.cast(codes, dtype=i32), right), transpose_b=transposed)
+
+    return body
+
+
+def filters_apart(zero: int) -> Body:
+    """Filters less a zero point for each, and an image less one."""
+
+    def body(b: Builder, x: Value, drawn: Drawn) -> Value:
+        wide = b.sub(b.cast(x, dtype=i32), np.int32(zero))
+        filters = b.sub(b.cast(drawn.codes(u8, 6, 8, 3, 3), dtype=i32), drawn.random.integers(90, 160, (6, 1, 1, 1)).astype(np.int32))
+        return b.conv(wide, filters, None, strides=(1, 1), dilations=(1, 1), before=(1, 1), after=(1, 1), groups=1)
+
+    return body
+
+
 def mixed(left: bool, scales: float = 0.05) -> Body:
     """One scale, and a zero point for each row or each column."""
 
@@ -146,6 +172,13 @@ CASES: dict[str, tuple[Body, DType, tuple[int, ...]]] = {
     "a constant of 32 bits": (folded(128), u8, (5, 24)),
     "a constant of 32 bits that does not fit": (folded(30), u8, (5, 21)),
     "integers": (shifted(0), u8, (5, 24)),
+    "integers, a zero point for each column": (apart((), (12,)), u8, (5, 24)),
+    "integers, a zero point for each column that does not fit": (apart((1, 1), (1, 12), fits=False), i8, (5, 21)),
+    "integers, a zero point for each column of a turned factor": (apart((), (12, 1), transposed=True), u8, (5, 24)),
+    "integers, a zero point for each row": (apart((5, 1), ()), u8, (5, 24)),
+    "integers, a zero point for each row and column": (apart((5, 1), (12,), fits=False), i8, (2, 5, 24)),
+    "integers, a zero point for each matrix": (apart((2, 1, 1), (1,)), u8, (2, 5, 21)),
+    "filters less a zero point for each": (filters_apart(117), u8, (2, 8, 9, 7)),
     "integers with a zero point": (shifted(120), u8, (5, 24)),
 }
 
@@ -214,6 +247,10 @@ def test_signs_change_where_codes_are_made() -> None:
         (image(0, channels=3 * 58, groups=3), u8, (2, 3 * 58, 9, 7)),
         (shifted(100_000), u8, (5, 21)),
         (shifted(3, rank=3), u8, (5, 24)),
+        (apart((24,), ()), u8, (5, 24)),
+        (apart((), (24, 1)), u8, (5, 24)),
+        (apart((5, 24), ()), u8, (5, 24)),
+        (apart((), (24, 12)), u8, (5, 24)),
     ],
     ids=[
         "zero points that do not fit, and sums that may not",
@@ -226,6 +263,10 @@ def test_signs_change_where_codes_are_made() -> None:
         "groups whose sums floats may round",
         "a zero point that is no code",
         "a zero point with more dimensions",
+        "zero points along the left sum",
+        "zero points along the right sum",
+        "zero points of single numbers on the left",
+        "zero points of single numbers on the right",
     ],
 )
 def test_where_it_must_not_fire(body: Body, dtype: DType, shape: tuple[int, ...]) -> None:
