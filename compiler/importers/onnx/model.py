@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +75,7 @@ class _Import:
         proto, file = self.proto, self.file = opened.proto, opened.name
         self.least = least
         self.limits = limits
+        self.pasts = frozenset(_pasts(proto.graph))
         self.module = Module(name or proto.graph.name or "model")
         self.graph = Graph("main")
         self.module.functions["main"] = self.graph
@@ -131,8 +132,8 @@ class _Import:
         shape: list[Dim] = []
         for axis, dim in enumerate(declared.shape.dim):
             fallback = f"{info.name}_{axis}"
-            # The first axis is a batch, which may be empty; what lies within an element of it is not.
-            low = self.least if axis == 0 else 1
+            # A batch may be empty, the first axis, and before the first call nothing is past; what lies within an element is there.
+            low = self.least if axis == 0 or (info.name, axis) in self.pasts else 1
             if dim.HasField("dim_value"):
                 # Exporters write -1 and 0 for "any".
                 shape.append(
@@ -168,6 +169,20 @@ class _Import:
                     UnsupportedError("is a sequence or an optional, expected a tensor", hint="return its tensors as outputs of their own"),
                 )
         return outputs
+
+
+PASTS = {
+    **{("com.microsoft", "GroupQueryAttention"): ((3, 2), (4, 2)), ("com.microsoft", "MultiHeadAttention"): ((6, 2), (7, 2))},
+    **{("com.microsoft", "Attention"): ((4, 3),), ("com.microsoft", "QAttention"): ((8, 3),), ("", "Attention"): ((4, 2), (5, 2))},
+}
+"""By ops with a cache its operands, and the axis of each along which calls before have written it."""
+
+
+def _pasts(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    """The inputs of a graph that are caches, and their axes of what is past."""
+    for node in graph.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        yield from ((node.input[n], axis) for n, axis in PASTS.get((domain, node.op_type), ()) if n < len(node.input))
 
 
 def _fitting(name: str, array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:

@@ -420,3 +420,47 @@ def test_what_is_not_supported_is_refused_in_a_sentence(op_type, operands, attri
         import_onnx(model)
     text = f"{raised.value} {raised.value.note}"
     assert message in text and (f"{op_type} 'n'" in text or "at n" in text)
+
+
+def first_calls(op_type: str, past: int) -> dict[str, np.ndarray]:
+    """Inputs of an attention of three rows behind so many that calls before it wrote."""
+    rng, rows = np.random.default_rng(past), 3
+    cache = {name: floats(rng, 1, 2, past, 16) for name in ("past_k", "past_v")}
+    if op_type == "GroupQueryAttention":
+        lengths = {"seqlens_k": np.array([past + rows - 1], I32), "total": np.array([past + rows], I32)}
+        return {"q": floats(rng, 1, rows, 64), "k": floats(rng, 1, rows, 32), "v": floats(rng, 1, rows, 32), **cache, **lengths}
+    return {"q": floats(rng, 1, rows, 32), "k": floats(rng, 1, rows, 32), "v": floats(rng, 1, rows, 32), **cache}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "before", "behind"),
+    [
+        ("GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}, 0, ["seqlens_k", "total"]),
+        ("MultiHeadAttention", {"num_heads": 2}, 3, []),
+    ],
+)
+def test_nothing_is_past_before_the_first_call(op_type, attributes, before, behind):
+    """Who generates text calls a model with caches of no tokens first: engines take them without being told."""
+    import onnxruntime
+
+    import ourcc
+
+    given = first_calls(op_type, 2)
+    named = ["q", "k", "v", *[""] * before, "past_k", "past_v", *behind]
+    node = helper.make_node(op_type, named, ["y", "present_k", "present_v"], domain=MICROSOFT, **attributes)
+    symbolic = {"q": [1, "S"], "k": [1, "S"], "v": [1, "S"], "past_k": [1, 2, "P"], "past_v": [1, 2, "P"]}
+    inputs = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), [*symbolic.get(name, []), *array.shape[len(symbolic.get(name, [])) :]]
+        )
+        for name, array in given.items()
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "present_k", "present_v")]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=imports, ir_version=8)
+    engine = ourcc.build(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for past in (0, 2):
+        feeds = first_calls(op_type, past)
+        for got, expected in zip(engine(**feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
