@@ -43,7 +43,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     if system is not None:
         chat.system(system)
     is_person, has_failed = standard_input("ourcc generate answers one prompt").isatty(), False
-    while line := _line():
+    while line := _line(is_person):
         answer, pieces = "", chat.send(line, **wanted)
         try:
             for piece in pieces:
@@ -75,9 +75,9 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
         raise click.exceptions.Exit(1)
 
 
-def _line() -> str:
+def _line(is_person: bool) -> str:
     """What the user says next; nothing at the end."""
     try:
-        return input("> " if standard_input("ourcc generate answers one prompt").isatty() else "").strip()
+        return input("> " if is_person else "").strip()
     except EOFError:
         return ""

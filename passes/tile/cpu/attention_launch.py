@@ -28,13 +28,12 @@ from .attention_factors import Group, grouped, groups_of, in_type, is_at_hand, k
 from .codes import CodedScores
 from .matrix import ladder
 from .register_blocks import few_rows, lengths_of, whole_blocks
+from .traffic import LINE
 
 LANES = 16
 """Columns and elements of keys that are turned at once."""
 HIGHER = 8.0
 """How far the highest score may lie above the one that weights are taken against, as an exponent of two, before sums are rescaled."""
-LINE = 64
-"""Bytes of a line of cache."""
 TOGETHER = 8
 """Heads of which single rows are multiplied together at most."""
 

@@ -31,6 +31,7 @@ from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from .matrix import WHOLE, ladder
+from .traffic import LINE
 
 CHAIN, STEP, LEAST = 1024, 512, 128
 """A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
@@ -44,8 +45,6 @@ plain sum of so many is far below that of factors of 16 bits.
 """
 LANES = 16
 """Rows and neighbours of a square that is turned at once."""
-LINE = 64
-"""Columns that one row is multiplied by at once: bytes of a line of memory."""
 OFTEN, APART, NEAR = 4, 256, 32 << 10
 """Blocks of rows that read a column block, and columns of its matrix, from which on it is copied, if it is of more bytes than the
 first cache holds.

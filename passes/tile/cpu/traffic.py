@@ -35,6 +35,7 @@ from ....ir.tile.program import (
 from .work import factors_of, opened, summed_axes, value_of
 
 LINE = 64
+"""Bytes of a line of memory."""
 PANELS = (16, 32, 64)
 """Lanes after which packed columns may lie elsewhere."""
 
