@@ -42,15 +42,15 @@ def why_not(weight: Weight) -> str | None:
     stored = weight.stored
     if weight.sparse is not None:
         return "the weight is 2:4 sparse already"
-    # What is no float has no axis to speak of: blocks of codes lie along it.
+    # The axis is that of the numbers: blocks of codes lie along another.
+    size = weight.value.shape[weight.contracted]
+    if not isinstance(size, int) or size % GROUP or size == 0:
+        return f"the contracted axis has {size} element{'' if size == 1 else 's'}, expected a multiple of {GROUP}"
     if weight.expanded_by("dequantize") is not None or weight.coded is not None:
         name = stored.dtype if weight.coded is None else weight.coded.attrs["format"]
         return f"the weight is quantized already, to {name}; prune before quantizing"
     if not stored.dtype.is_float:
         return f"the weight is {stored.dtype}, expected a float"
-    size = stored.shape[weight.contracted]
-    if not isinstance(size, int) or size % GROUP or size == 0:
-        return f"the contracted axis has {size} element{'' if size == 1 else 's'}, expected a multiple of {GROUP}"
     return why_not_replaced(weight)
 
 
