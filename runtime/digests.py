@@ -13,6 +13,8 @@ T = TypeVar("T")
 PIECE = 4 << 20
 Watch = Callable[[int, int], None]
 """Told how many bytes of how many have been checked."""
+Heard = Callable[[int], None] | None
+"""Told how many bytes were checked each time, if anybody is."""
 
 
 def digest_of(pieces: Sequence[bytes]) -> str:
@@ -49,15 +51,25 @@ def _regroup(parts: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]]:
         yield piece
 
 
-def digest_file(handle: int, first: int, size: int, into: memoryview | None = None, watch: Callable[[int], None] | None = None) -> str:
+def digest_file(
+    handle: int,
+    first: int,
+    size: int,
+    into: memoryview | None = None,
+    watch: Heard = None,
+    ahead: Callable[[int, int], None] | None = None,
+) -> str:
     """The digest of bytes of a file, which are also put `into` memory if it is given; EOFError if they are not there.
 
-    They are read and not mapped: a file that is cut off meanwhile is an error and no signal.
+    They are read and not mapped: a file that is cut off meanwhile is an error and no signal. `ahead` is told of each piece before, where
+    it begins and how long it is.
     """
     scratch = threading.local()
 
     def read(start: int) -> bytes:
         count = min(PIECE, size - start)
+        if ahead is not None:
+            ahead(first + start, count)
         if into is not None:
             target = into[start : start + count]
         else:
@@ -80,7 +92,7 @@ def read_into(handle: int, first: int, target: memoryview) -> None:
         target = target[count:]
 
 
-def _on_threads(function: Callable[[T], bytes], items: Sequence[T], watch: Callable[[int], None] | None = None) -> list[bytes]:
+def _on_threads(function: Callable[[T], bytes], items: Sequence[T], watch: Heard = None) -> list[bytes]:
     """The function of each item, in order; `watch` hears of each that is done."""
     threads = min(len(items), len(os.sched_getaffinity(0)))
     if threads <= 1:

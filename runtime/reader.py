@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
-import mmap
 import os
 import re
 import stat
@@ -25,8 +25,9 @@ from . import archive, sign
 from .archive import Member, Placed
 from .checked import Checked, same_file
 from .contents import EngineContents, Lazy, LazyObject, PartContents, Port, Ports, WrittenPlans
-from .digests import Watch, digest_file, digest_parts, read_into
+from .digests import Heard, Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
+from .mapping import bring, map_file
 from .replace import path_text
 from .sign import KeySignature
 from .weights import Array, Constant, aligned_bytes, decode
@@ -199,12 +200,13 @@ class _Reader:
             for name in large:
                 self._copy(name, self.records[name], heard)
             return
+        memory = map_file(self.handle, self.size)
         if reading.verify or checked is None or not checked.holds(self.status, self.digest):
             for name in large:
-                self._hash(name, heard)
+                self._hash(name, heard, ahead=functools.partial(bring, memory))
             if checked is not None and same_file(self.status, os.fstat(self.handle)):
                 checked.add(self.status, self.digest)
-        self.memory = np.frombuffer(mmap.mmap(self.handle, self.size, access=mmap.ACCESS_READ), np.uint8)
+        self.memory = np.frombuffer(memory, np.uint8)
 
     def _check_head(self, name: str, record: MemberRecord) -> None:
         if record.head is None or not 8 <= record.head[0] <= record.member.size:
@@ -213,15 +215,15 @@ class _Reader:
         if hashlib.sha256(self.heads[name]).hexdigest() != record.head[1]:
             raise self.damaged(f"header of {name} does not match its digest")
 
-    def _copy(self, name: str, record: MemberRecord, heard: Callable[[int], None] | None = None) -> None:
+    def _copy(self, name: str, record: MemberRecord, heard: Heard = None) -> None:
         memory = aligned_bytes(record.member.size)
         self._hash(name, heard, memory.data)
         memory.flags.writeable = False
         self.copies[name] = memory
 
-    def _hash(self, name: str, heard: Callable[[int], None] | None, into: memoryview | None = None) -> None:
+    def _hash(self, name: str, heard: Heard, into: memoryview | None = None, ahead: Callable[[int, int], None] | None = None) -> None:
         record = self.records[name]
-        if digest_file(self.handle, self.placed[name].data, record.member.size, into, heard) != record.digest:
+        if digest_file(self.handle, self.placed[name].data, record.member.size, into, heard, ahead) != record.digest:
             raise self.damaged(f"{name} does not match its digest")
 
     def view(self, name: str) -> Array:

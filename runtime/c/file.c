@@ -167,6 +167,16 @@ const char *ourcc_read_member(struct task *task, struct file *file, const char *
     return checked(&document, file, &file->members[number]);
 }
 
+/* Maps the file in large pages, where the system has them: weights wait less for memory there. */
+static void map_file(const struct document *document, struct file *file) {
+    void *map = mmap(NULL, (size_t)file->size, PROT_READ, MAP_SHARED, file->handle, 0);
+    if (map == MAP_FAILED) ourcc_fail(document->task, OURCC_SYSTEM, "cannot map engine %.200s: %s", file->path, strerror(errno));
+    file->map = map;
+#ifdef MADV_HUGEPAGE
+    madvise(map, (size_t)file->size, MADV_HUGEPAGE);
+#endif
+}
+
 static void check_weights(const struct document *document, struct file *file, size_t number, bool is_copied, int threads) {
     const struct member *member = &file->members[number];
     if (member->head < 8 || member->head > member->size) ourcc_damaged(document, "%s has no digest of its header", member->name);
@@ -176,13 +186,15 @@ static void check_weights(const struct document *document, struct file *file, si
     if (!fits(&digest, member->head_digest)) ourcc_damaged(document, "header of %s does not match its digest", member->name);
     file->heads[number] = head;
     if (is_copied) ourcc_reserve(document->task, &file->copies[number], member->size, member->name);
-    digest = ourcc_file_digest(document->task, file->handle, member->data, member->size, file->copies[number].data, threads);
+    struct file_part part = {file->handle, file->map, member->data, member->size};
+    digest = ourcc_file_digest(document->task, &part, file->copies[number].data, threads);
     if (!fits(&digest, member->digest)) ourcc_damaged(document, "%s does not match its digest", member->name);
 }
 
 /* A member that is looked at once needs its memory no longer. */
 static void check_member(const struct document *document, const struct file *file, const struct member *member) {
-    struct digest digest = ourcc_file_digest(document->task, file->handle, member->data, member->size, NULL, 1);
+    struct file_part part = {file->handle, NULL, member->data, member->size};
+    struct digest digest = ourcc_file_digest(document->task, &part, NULL, 1);
     if (!fits(&digest, member->digest)) ourcc_damaged(document, "%s does not match its digest", member->name);
     char piece[OURCC_PAGE];
     uint32_t crc = 0;
@@ -195,7 +207,6 @@ static void check_member(const struct document *document, const struct file *fil
 }
 
 static void check_members(const struct document *document, struct file *file, const ourcc_options *options) {
-    bool is_mapped = false;
     file->heads = ourcc_take(document->task, document->memory, file->count, sizeof *file->heads);
     file->copies = ourcc_take(document->task, document->memory, file->count, sizeof *file->copies);
     for (size_t n = 1; n < file->count; ++n) {
@@ -205,13 +216,9 @@ static void check_members(const struct document *document, struct file *file, co
             continue;
         }
         bool is_copied = options->copy_weights || member->size <= SMALL;
+        if (!is_copied && !file->map) map_file(document, file);
         check_weights(document, file, n, is_copied, ourcc_cpu_count());
-        is_mapped |= !is_copied;
     }
-    if (!is_mapped) return;
-    void *map = mmap(NULL, (size_t)file->size, PROT_READ, MAP_SHARED, file->handle, 0);
-    if (map == MAP_FAILED) ourcc_fail(document->task, OURCC_SYSTEM, "cannot map engine %.200s: %s", file->path, strerror(errno));
-    file->map = map;
 }
 
 void ourcc_read_file(struct task *task, struct file *file, const char *path, const ourcc_options *options) {

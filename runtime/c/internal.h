@@ -80,8 +80,14 @@ struct digest ourcc_sha256(const void *data, size_t size);
 void ourcc_hexadecimal(const struct digest *digest, char text[65]);
 /* The digest of a member: that of the digests of its pieces of 4 MiB. */
 struct digest ourcc_member_digest(struct task *task, const void *data, size_t size);
+/* Bytes of a file, and where it is mapped as a whole; null if it is not. */
+struct file_part {
+    int handle;
+    char *map;
+    uint64_t first, size;
+};
 /* The same of bytes of a file, which are also put `into` memory if that is not null. */
-struct digest ourcc_file_digest(struct task *task, int handle, uint64_t first, uint64_t size, char *into, int threads);
+struct digest ourcc_file_digest(struct task *task, const struct file_part *part, char *into, int threads);
 /* Fills memory from a file; false where the file ends before or cannot be read. */
 bool ourcc_read_at(int handle, uint64_t first, void *into, size_t size);
 

@@ -538,9 +538,9 @@ def hashed(monkeypatch):
     sizes = []
     real = reader.digest_file
 
-    def spy(handle, first, size, into=None, watch=None):
+    def spy(handle, first, size, *rest):
         sizes.append(size)
-        return real(handle, first, size, into, watch)
+        return real(handle, first, size, *rest)
 
     monkeypatch.setattr(reader, "digest_file", spy)
     return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import stat
 import threading
@@ -42,6 +43,21 @@ def test_a_link_to_nothing_makes_its_file_and_a_circle_is_told(tmp_path: Path) -
     os.symlink(tmp_path / "gone" / "file", tmp_path / "dangling")
     with pytest.raises(UsageError, match="there is no folder"):
         check_output(tmp_path / "dangling")
+
+
+def test_pieces_are_written_in_blocks_from_multiples_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replace, "BLOCK", 64)
+    written: list[int] = []
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: written.append(len(data)) or real(handle, data))
+    rng = random.Random(0)
+    for case in range(50):
+        sizes = [rng.choice((0, 1, 7, 63, 64, 65, 128, 200, rng.randrange(300))) for _ in range(rng.randrange(8))]
+        pieces = [rng.randbytes(size) for size in sizes]
+        written.clear()
+        replace_file(tmp_path / "file", [memoryview(p) if case % 2 else p for p in pieces])
+        assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+        assert written == [64] * (sum(sizes) // 64) + [sum(sizes) % 64] * (sum(sizes) % 64 > 0)
 
 
 @pytest.mark.parametrize("is_linked", [False, True])

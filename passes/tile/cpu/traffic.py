@@ -42,13 +42,15 @@ PANELS = (16, 32, 64)
 
 @dataclass(frozen=True)
 class _Access:
-    """An access: the bytes of an element, (bytes apart, elements) of a tile's axes, and bytes from one step of each loop to the next."""
+    """An access: the bytes of an element, (bytes apart, elements) of a tile's axes, and (bytes apart, steps) of each loop that moves it:
+    first those of a panel, if steps are parts of one, then from panel to panel.
+    """
 
     operand: str
     subscripts: tuple[Dim, ...]
     size: int
     tile: tuple[tuple[int, int], ...]
-    steps: Mapping[tuple[str, bool], int]
+    steps: Mapping[tuple[str, bool], tuple[tuple[int, float], ...]]
 
 
 @dataclass
@@ -224,20 +226,24 @@ class _Reader:
             there = {name: value + by if name in moved else value for name, value in here.items()}
             return (value_of(address, there) - base) * size if moved & names else 0
 
+        def strides(moved: set[str], step: int, count: float) -> list[tuple[int, float]]:
+            """(bytes apart, steps) of so many steps: within a panel and from one to the next, where columns lie in panels."""
+            stride = apart(moved, step)
+            for width in PANELS if stride else ():
+                if width % step == 0 and step * count > width > step and (panel := apart(moved, width)) != width // step * stride:
+                    return [(stride, width // step), (panel, step * count / width)]
+            return [(stride, count)]
+
         tile: list[tuple[int, int]] = []
         for axis in type_.axes:
-            length, own = lengths[axis], {axis, f"{axis}.lane"}
-            stride = apart(own, 1)
-            panels = ((width, apart(own, width)) for width in PANELS if length > width and stride)
-            width, panel = next((found for found in panels if found[1] != found[0] * stride), (length, 0))
-            if width < length:
-                tile += [(stride, width), (panel, -(-length // width))]
-            elif length > 1:
-                tile.append((stride, length))
+            if lengths[axis] > 1:
+                tile += [(stride, math.ceil(count)) for stride, count in strides({axis, f"{axis}.lane"}, 1, lengths[axis])]
         steps = {}
         for loop in loops:
             moved = {loop.name, *self.inside.get(loop.name, ())}
-            steps[loop.key] = apart(moved | {f"{name}.first" for name in moved}, loop.step)
+            found = strides(moved | {f"{name}.first" for name in moved}, loop.step, loop.covered)
+            if found[0][0]:
+                steps[loop.key] = tuple(found)
         node.accesses.append(_Access(operand, subscripts, size, tuple(tile), steps))
 
 
@@ -281,10 +287,10 @@ def _touched(node: _Node, caches: Sequence[Cache]) -> list[_Touched]:
         return found
     crowded = _crowded(found, caches)
     for each in found:
-        step = each.access.steps.get(node.key, 0)
-        axes = (*each.axes, (step, node.covered)) if step else each.axes
-        lines, lost = _lines(each.access.size, axes, caches) if step else (each.lines, each.lost)
-        trips = node.covered if step else node.trips
+        steps = each.access.steps.get(node.key, ())
+        axes = (*each.axes, *steps)
+        lines, lost = _lines(each.access.size, axes, caches) if steps else (each.lines, each.lost)
+        trips = node.covered if steps else node.trips
         again = min(trips, lines / each.lines)
         for place, pair in enumerate(zip(crowded, each.lost, strict=True)):
             each.missed[place] *= again + (trips - again) * max(pair)
