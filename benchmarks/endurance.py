@@ -1,4 +1,6 @@
-"""Endurance: loads, recompilations, calls, threads, forks and kill -9; what each leaves behind of memory, mappings and files."""
+"""Endurance: loads, recompilations, calls, tokens, sessions, threads, forks and kill -9; what each leaves behind of memory, mappings and
+files.
+"""
 
 from __future__ import annotations
 
@@ -126,6 +128,48 @@ def recompilations(count: int, folder: Path) -> Row:
             function(x)
 
     return repeated(count, step)
+
+
+def tokens(count: int, folder: Path) -> Row:
+    """Tokens of a language model, in answers of a hundred that are taken whole, drawn and greedy, with guesses and without."""
+    model = language_model(folder)
+    return repeated(count // 100, lambda number: answered(model, number, 100))
+
+
+def sessions(count: int, folder: Path) -> Row:
+    """Sequences of a language model that are begun, answered in part, forked, continued and dropped."""
+    from ourcc.runtime.language.writing import Told
+
+    model = language_model(folder)
+
+    def step(number: int) -> None:
+        sequence = model.sequence()
+        next(iter(model.follow(sequence, [2 + number % 500, 7, 9], Told(), max_tokens=4, ignore_end=True)))
+        for _ in model.follow(sequence.fork(), [11, 12], Told(), max_tokens=3, ignore_end=True):
+            pass
+
+    return repeated(count, step)
+
+
+def language_model(folder: Path) -> Any:
+    """A small one of drawn weights, as an engine that was saved and loaded."""
+    from lm_models import KINDS, Shape, seeded
+
+    import ourcc
+
+    shape = Shape(width=64, inner=128, layers=2, heads=4, groups=2, vocabulary=512, context=512)
+    ourcc.build(seeded(folder / "m.gguf", shape, KINDS.Q8_0), quantize="a8", tune="off", targets=["native"]).save(folder / "m.ourcc")
+    return ourcc.load(folder / "m.ourcc")
+
+
+def answered(model: Any, number: int, count: int) -> None:
+    """An answer of so many tokens."""
+    drawn = {"temperature": 1.0, "seed": number, "top_p": 0.9} if number % 2 else {}
+    answer = model.generate([5 + number % 400, 7, 9], max_tokens=count, ignore_end=True, speculate=number % 3, **drawn)
+    for _ in answer:
+        pass
+    if len(answer.told.made) != count:
+        raise SystemExit("fewer tokens than were asked for")
 
 
 def threads(count: int, folder: Path) -> Row:
@@ -271,6 +315,8 @@ TASKS: dict[str, Callable[[int, Path], Row]] = {
     "calls": calls,
     "builds": builds,
     "recompilations": recompilations,
+    "tokens": tokens,
+    "sessions": sessions,
     "threads": threads,
     "kills": kills,
 }
@@ -304,6 +350,8 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--builds", type=int, default=1_000)
     parser.add_argument("--recompilations", type=int, default=1_000)
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--sessions", type=int, default=2_000)
     parser.add_argument("--threads", type=int, default=20_000, help="calls of eight threads together")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--output", type=Path, default=RESULTS)

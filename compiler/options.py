@@ -23,18 +23,18 @@ from .engines.trust import NOBODY_ASKED, Trust
 from .environment import Environment, environment, parse_threads
 from .requests import (
     BUDGET,
-    CACHES,
-    QUANTIZE_FORMATS,
     SPARSITIES,
     UNTUNED,
     Measuring,
     Requirement,
     ShapeRequest,
     parse_batch,
+    parse_cache,
     parse_choice,
     parse_context,
     parse_measuring,
     parse_precision,
+    parse_quantize,
     parse_requirement,
     parse_shape,
 )
@@ -165,7 +165,7 @@ def _targets(names: tuple[str, ...]) -> tuple[Target, ...]:
 _READERS: dict[str, Any] = {
     "targets": lambda value: _targets(_named("targets", _several, value)),
     "precision": parse_precision,
-    "quantize": lambda value: parse_choice(value, QUANTIZE_FORMATS, "quantize format"),
+    "quantize": parse_quantize,
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
     "shapes": _shapes,
     "workload": _workload,
@@ -177,7 +177,7 @@ _READERS: dict[str, Any] = {
     "unchecked_indices": _flag,
     "trust_pickle": _flag,
     "context": parse_context,
-    "cache": lambda value: parse_choice(value, CACHES, "cache"),
+    "cache": parse_cache,
     "batch": parse_batch,
     "threads": parse_threads,
     "graphs": _flag,

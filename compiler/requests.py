@@ -180,12 +180,38 @@ def parse_measuring(text: str | int) -> Measuring:
     )
 
 
+_FLOATS = {"f32": "fp32", "float32": "fp32", "float": "fp32", "f16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+_GGUF_TYPE = re.compile(r"i?q([1-8])(_[0-9a-z]+)*")
+"""What llama.cpp calls formats of weights and caches: q8_0, q4_k_m, iq3_xxs."""
+
+
+def parse_quantize(text: str) -> str:
+    """A name of QUANTIZE_FORMATS; a UsageError says what comes nearest to a type of GGUF files."""
+    return parse_choice(text, QUANTIZE_FORMATS, "quantize format", hint_of_gguf(text))
+
+
+def hint_of_gguf(text: str) -> str | None:
+    """What to do about a type of GGUF files that was named in place of a format; None for any other word."""
+    found = _GGUF_TYPE.fullmatch(text.lower()) if isinstance(text, str) else None
+    if found is None:
+        return None
+    bits = max(int(found[1]), 2)
+    near = "int8-weight" if bits > 4 else f"int{bits}-a8"
+    return f"weights of a .gguf file stay as they are in it; of other models, {near} comes nearest"
+
+
+def parse_cache(text: str) -> str:
+    """A name of CACHES; a UsageError names the one that other programs' name of it means."""
+    spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
+    meant = {name: other.replace("fp32", "f32").replace("fp16", "f16") for name, other in _FLOATS.items()}
+    meant |= {"fp32": "f32", "fp16": "f16", "q8_0": "int8", "i8": "int8", "f8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8"}
+    return parse_choice(text, CACHES, "cache", f"did you mean {meant[spelled]!r}?" if spelled in meant else None)
+
+
 def parse_precision(text: str) -> str:
     """A name of PRECISIONS; a UsageError names the one that other programs' name of it means."""
     spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
-    meant = {"f32": "fp32", "float32": "fp32", "float": "fp32", "f16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}.get(
-        spelled
-    )
+    meant = _FLOATS.get(spelled)
     hint = f"that is a number format: --quantize {spelled}" if spelled in QUANTIZE_FORMATS else meant and f"did you mean {meant!r}?"
     return parse_choice(text, PRECISIONS, "precision", hint)
 

@@ -36,6 +36,7 @@ SMALL = 1 << 20
 """Bytes: weights no larger are copied, so that nothing that happens to the file can reach them."""
 
 _REBUILD = "the file was damaged, cut off or changed after it was written: build or copy it again"
+_NONE = "expected a file that ourcc build wrote; if this was one it was damaged or cut off: build or copy it again"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class _Reader:
     def manifest(self) -> tuple[Mapping[str, Any], KeySignature | None]:
         """The manifest, checked against the digest in the comment, and the signature."""
         if self.size < archive.PAGE + archive.END_SIZE + COMMENT or self.read(0, 4) != archive.LOCAL_MAGIC:
-            raise self.damaged(f"not an engine: got {self.size} bytes that do not start as one")
+            raise EngineError(f"{self.path}: not an engine: got {self.size} bytes that do not start as one", hint=_NONE)
         self.comment = self._find_comment()
         self.digest = self.comment[len(DIGEST) : COMMENT].decode()
         start = self.read(0, archive.LOCAL_SIZE)

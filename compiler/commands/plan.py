@@ -14,7 +14,7 @@ from ..importers.checkpoints import Checkpoint, read_config, read_gguf
 from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
-from ..requests import CACHES, parse_choice
+from ..requests import hint_of_gguf, parse_cache, parse_choice
 from ..targets.machine import DeviceFigures
 from ..targets.registry import parse_target
 
@@ -46,7 +46,7 @@ def plan(
     checkpoint = _checkpoint(model)
     found = parse_target(target)
     format = None if format is None else _format(format)
-    parse_choice(cache, CACHES, "cache")
+    parse_cache(cache)
     if batch < 1:
         raise UsageError(f"batch {batch}: expected 1 or more sequences")
     _check_format(checkpoint, format)
@@ -89,7 +89,7 @@ def plan(
 def _format(word: str) -> str:
     """A format by its name, or by what stands before `-weight` in it where nothing else has that name: a plan weighs weights."""
     name = f"{word}-weight" if word not in QUANTIZATIONS and f"{word}-weight" in QUANTIZATIONS else word
-    return parse_choice(name, (*PLAIN, *QUANTIZATIONS), "format")
+    return parse_choice(name, (*PLAIN, *QUANTIZATIONS), "format", hint_of_gguf(word))
 
 
 def _checkpoint(model: Path) -> Checkpoint:

@@ -19,11 +19,22 @@ LONGEST = 1024
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CUTS = {"llama-bpe": _CONTRACTIONS + r"\p{N}{1,3}" + _REST, "qwen2": _CONTRACTIONS + r"\p{N}" + _REST}
+_CUTS = {
+    # What llama.cpp does where a file says nothing.
+    "default": (
+        r"[\p{P}\$\+<=>\^~\|]+",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+        r"\p{N}+",
+        r"[0-9][0-9][0-9]",
+    ),
+    "llama-bpe": (_CONTRACTIONS + r"\p{N}{1,3}" + _REST,),
+    "qwen2": (_CONTRACTIONS + r"\p{N}" + _REST,),
+}
+"""What each kind cuts out, one after the other, each inside of what those before have left or cut out."""
 _SAME = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "deepseek-r1-qwen": "qwen2"}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 _DIGITS = {"type": "Digits", "individual_digits": True}
-CUTS = ("default", "gpt-2", "smollm", *_CUTS, *_SAME)
+CUTS = ("gpt-2", "smollm", *_CUTS, *_SAME)
 
 
 def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
@@ -78,7 +89,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], file: str) -
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(each, str) and each.count(" ") == 1 for each in merges):
         raise ModelError(f"{file}: tokenizer.ggml.merges is no list of pairs")
-    steps = [{"type": "Split", "pattern": {"Regex": _CUTS[cut]}, "behavior": "Isolated", "invert": False}] if cut in _CUTS else []
+    steps = [{"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False} for each in _CUTS.get(cut, ())]
     steps = [_DIGITS] if cut == "smollm" else steps
     return {
         "normalizer": {"type": "NFC"} if cut == "qwen2" else None,

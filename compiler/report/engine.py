@@ -52,7 +52,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "signed_by": _signed_by(path),
         **({"graphs": GRAPHS} if any(_has_runs(part) for part in contents.parts.values()) else {}),
         **_language(contents),
-        **({"kept": f"{len(kept)} values in memory, for reasons as below; --fusion shows all"} if len(kept) > SHOWN else {}),
+        **({"kept": f"{len(kept)} values in memory, the first {SHOWN} of them below; --fusion shows all"} if len(kept) > SHOWN else {}),
         **({"note": "; ".join(notes)} if (notes := contents.report.get("notes", [])) else {}),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept[:SHOWN]))
@@ -87,16 +87,19 @@ def _code(contents: EngineContents) -> dict[str, int | None]:
 
 
 def signature(contents: EngineContents) -> Table:
-    """What each function takes, gives and keeps."""
+    """What functions take, give and keep; what several of them have alike is said once."""
     states = {name: str(state.type) for name, state in contents.best.states.items()}
-    rows: list[tuple[str, ...]] = []
+    found: dict[tuple[str, ...], list[str]] = {}
     for function, ports in contents.functions.items():
-        rows += [(function, port.name, "input", str(port.type)) for port in ports.inputs]
-        rows += [(function, port.name, "output", str(port.type)) for port in ports.outputs]
-        rows += [(function, name, "state", states.get(name, "")) for name in ports.states]
+        own = [(port.name, "input", str(port.type)) for port in ports.inputs]
+        own += [(port.name, "output", str(port.type)) for port in ports.outputs]
+        own += [(name, "state", states.get(name, "")) for name in ports.states]
+        for port in own:
+            found.setdefault(port, []).append(function)
     if len(contents.functions) > 1:
-        return fold(Table("signature", ("function", *_PORT), tuple(rows)), ("name",))
-    return fold(Table("signature", _PORT, tuple(row[1:] for row in rows)), ("name",))
+        rows = tuple((", ".join(functions), *port) for port, functions in found.items())
+        return fold(Table("signature", ("function", *_PORT), rows), ("name",))
+    return fold(Table("signature", _PORT, tuple(found)), ("name",))
 
 
 def _signed_by(path: Path) -> str | None:

@@ -106,12 +106,15 @@ class LanguageModel(Engine):
 
     def prompt_tokens(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """The tokens that the model is given for a prompt."""
+        raw = flag("raw", raw)
         if isinstance(prompt, str):
-            if flag("raw", raw) or self.facts.template is None:
+            if raw or self.facts.template is None:
                 return [*self.facts.begin, *self.tokenizer.encode(prompt)]
             return self.chat_tokens([{"role": "user", "content": prompt}])
         items = listed(prompt, "a prompt is a text, a list of messages or a list of tokens")
         if items and all(isinstance(item, Mapping) for item in items):
+            if raw:
+                raise UsageError("raw leaves out the chat template, which messages are made of", hint="give the prompt as one text")
             return self.chat_tokens(items)
         try:
             return whole_numbers(items)
@@ -133,10 +136,17 @@ class LanguageModel(Engine):
             raise InputError(f"expected a sequence of this model and a Told, got {type(sequence).__name__} and {type(told).__name__}")
         return written(sequence, self._writing(checked_tokens(tokens, self.facts), read_generation(options), told))
 
+    def __repr__(self) -> str:
+        facts = self.facts
+        held = f"{facts.sequences} sequences of {facts.context} tokens" if facts.sequences > 1 else f"sessions of {facts.context} tokens"
+        return f"LanguageModel({facts.vocabulary} words, {held}; {', '.join(self.parts)}, running {self.part or 'elsewhere'})"
+
     def _prompt(self, prompt: Prompt, wanted: Wanted) -> list[int]:
         return checked_tokens(self.prompt_tokens(prompt, wanted.raw), self.facts)
 
     def _writing(self, tokens: Sequence[int], wanted: Wanted, told: Told) -> Writing:
+        if wanted.logprobs is not None and wanted.logprobs > self.facts.vocabulary:
+            raise InputError(f"logprobs {wanted.logprobs}: expected a whole number from 0 to {self.facts.vocabulary}, the vocabulary's")
         return Writing(tokens, self.facts, self.tokenizer if TOKENIZER in self.contents.assets else None, wanted, told)
 
 

@@ -41,6 +41,11 @@ def test_greedy_tokens_are_those_of_transformers(both: Both) -> None:
         assert told.ended == "length" and told.read == len(prompt)
 
 
+def test_a_model_is_shown_in_a_line(both: Both) -> None:
+    assert repr(both[0]).startswith("LanguageModel(297 words, sessions of 64 tokens; ")
+    assert len(repr(both[0])) < 140
+
+
 def test_text_survives(both: Both) -> None:
     tokenizer = both[0].tokenizer
     for text in TEXTS:
@@ -53,6 +58,8 @@ def test_a_prompt_is_wrapped_unless_raw(both: Both) -> None:
     wrapped = engine.tokenizer.encode("<|begin|>user\nhi<|end|><|begin|>assistant\n")
     assert engine.prompt_tokens("hi") == engine.prompt_tokens([{"role": "user", "content": "hi"}]) == wrapped
     assert engine.prompt_tokens("hi", raw=True) == engine.tokenizer.encode("hi")
+    with pytest.raises(ourcc.UsageError, match="raw leaves out the chat template, which messages are made of"):
+        engine.generate([{"role": "user", "content": "hi"}], raw=True)
     assert engine.prompt_tokens([5, 6]) == [5, 6]
 
 
@@ -121,6 +128,7 @@ def test_bad_input(both: Both) -> None:
         ({"bias": {1: float("nan")}}, "bias .*: expected numbers by token"),
         ({"raw": "yes"}, "raw 'yes': expected True or False"),
         ({"logprobs": -1}, "logprobs -1"),
+        ({"logprobs": 298}, "logprobs 298: expected a whole number from 0 to 297, the vocabulary's"),
         ({"speculate": 65}, "speculate 65: expected a whole number from 0 to 64"),
     ):
         with pytest.raises(ourcc.CompilerError, match=message):

@@ -40,7 +40,7 @@ def byte_level(cut: str) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("cut", ["default", "smollm"])
+@pytest.mark.parametrize("cut", ["gpt-2", "smollm"])
 def test_the_same_tokens(cut: str) -> None:
     theirs, metadata = byte_level(cut)
     ours = Tokenizer(tokenizer_json(metadata, "m.gguf"))
@@ -65,6 +65,21 @@ def test_numbers_are_cut_as_each_model_has_them() -> None:
     # A word of the vocabulary is taken whole, whatever its pairs.
     metadata["tokenizer.ggml.tokens"][last] = "123"
     assert Tokenizer(tokenizer_json(metadata, "m")).encode("123") == [last]
+
+
+def test_a_file_that_does_not_say_how_is_cut_as_llama_cpp_does() -> None:
+    _, metadata = byte_level("default")
+    named = tokenizer_json(metadata, "m")
+    del metadata["tokenizer.ggml.pre"]
+    assert tokenizer_json(metadata, "m") == named
+    cut = tokenizers.Tokenizer.from_str(named).pre_tokenizer
+    assert cut is not None
+    for text, pieces in (
+        ("it's 12345 a+b", "it|'|s|Ġ|123|45|Ġa|+|b"),
+        ("x...  y\n\nz", "x|...|Ġ|Ġy|Ċ|Ċ|z"),
+        ("a 1", "a|Ġ|1"),
+    ):
+        assert "|".join(piece for piece, _ in cut.pre_tokenize_str(text)) == pieces
 
 
 def pieces_metadata() -> dict[str, Any]:
