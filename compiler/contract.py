@@ -422,8 +422,8 @@ def fallback_row(name: str, kind: str, requested: str, why: str) -> ContractRow:
 def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
     """What was asked of a weight, with why it would not be done."""
     if options.quantize is not None:
-        why_not = why_not_quantized(weight, options.quantize) or "the pass did not reach it"
-        yield from ((promise, why_not) for promise in QUANTIZATIONS[options.quantize].promises)
+        for promise in QUANTIZATIONS[options.quantize].promises:
+            yield promise, why_not_quantized(weight, options.quantize, promise) or "the pass did not reach it"
     if options.sparsity is not None:
         yield options.sparsity, why_not_sparse(weight) or "the pass did not reach it"
 

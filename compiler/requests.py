@@ -204,8 +204,9 @@ def parse_cache(text: str) -> str:
     """A name of CACHES; a UsageError names the one that other programs' name of it means."""
     spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
     meant = {name: other.replace("fp32", "f32").replace("fp16", "f16") for name, other in _FLOATS.items()}
-    meant |= {"fp32": "f32", "fp16": "f16", "q8_0": "int8", "i8": "int8", "f8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8"}
-    return parse_choice(text, CACHES, "cache", f"did you mean {meant[spelled]!r}?" if spelled in meant else None)
+    meant |= {"fp32": "f32", "fp16": "f16", "i8": "int8", "f8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8"}
+    near = meant.get(spelled) or ("int8" if _GGUF_TYPE.fullmatch(spelled) else None)
+    return parse_choice(text, CACHES, "cache", near and f"did you mean {near!r}?")
 
 
 def parse_precision(text: str) -> str:

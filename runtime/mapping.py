@@ -17,8 +17,11 @@ _POPULATE_READ = 22
 
 
 def map_file(handle: int, size: int) -> mmap.mmap:
-    """A whole file in memory, to read; OSError as of mmap."""
-    memory = mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+    """A whole file in memory, to read; EOFError where it is shorter by now, OSError as of mmap."""
+    try:
+        memory = mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise EOFError(f"the file has no {size} bytes") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -14,7 +14,7 @@ from ..importers.checkpoints import Checkpoint, read_config, read_gguf
 from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
-from ..requests import hint_of_gguf, parse_cache, parse_choice
+from ..requests import hint_of_gguf, parse_batch, parse_cache, parse_choice
 from ..targets.machine import DeviceFigures
 from ..targets.registry import parse_target
 
@@ -47,8 +47,7 @@ def plan(
     found = parse_target(target)
     format = None if format is None else _format(format)
     parse_cache(cache)
-    if batch < 1:
-        raise UsageError(f"batch {batch}: expected 1 or more sequences")
+    parse_batch(batch)
     _check_format(checkpoint, format)
     outline = outline_of(checkpoint, context)
     context = outline.length

@@ -79,6 +79,16 @@ def is_same(left: Path, right: Path) -> bool:
         return os.path.realpath(left) == os.path.realpath(right)
 
 
+def is_standard_output(path: Path) -> bool:
+    """Whether what is written to a path goes where standard output does: a pipe, or a device that keeps nothing apart."""
+    from ...runtime.replace import is_stream
+
+    try:
+        return is_stream(path) and os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False
+
+
 def is_below(path: Path, folder: Path) -> bool:
     """Whether a file lies in a folder, or below it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

@@ -20,6 +20,7 @@ from . import (
     INTEGER_WEIGHT,
     QUANTIZATIONS,
     SCORES,
+    activation_name,
     activations,
     attention,
     coded_factors,
@@ -135,10 +136,14 @@ def why_not_narrowed(op: Op, facts: Facts) -> str | None:
     return narrow_products.why_not(op)
 
 
-def why_not_quantized(weight: Weight, name: str) -> str | None:
-    """Why a weight is not quantized as asked, or None."""
+def why_not_quantized(weight: Weight, name: str, word: str) -> str | None:
+    """Why a weight is not quantized as asked, in this word of what was promised, or None.
+
+    Where the weight is as it was to be, the word is of what it is multiplied by.
+    """
     known = QUANTIZATIONS[name]
-    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.coded) is not None):
+    is_stored = known.format is None or name_of(known.format) in stored_as(weight)
+    if known.format is None or (known.activations is not None and (is_stored or word == activation_name(known.activations))):
         return activations.why_not(weight, known.activations or INTEGER)
     return encode_weights.why_not(weight, known.format) if known.is_coded else int8_weight.why_not(weight)
 

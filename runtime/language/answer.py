@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 
 class Answer(Generic[P], Iterator[P]):
-    """Pieces of text as they are made; `close()` ends them early, and `with` does so at its end.
+    """Pieces of text as they are made; `close()` ends them early, from any thread, and `with` does so at its end.
 
     `told` says how it goes, `all_told` does of each prompt of a batch. One thread at a time asks for the next piece; UsageError for
     another one meanwhile, which takes nothing from the text.
@@ -23,6 +23,7 @@ class Answer(Generic[P], Iterator[P]):
     def __init__(self, pieces: Iterator[P], told: list[Told]) -> None:
         self._pieces = pieces
         self._taken = threading.Lock()
+        self._is_closed = False
         self.all_told = told
 
     @property
@@ -35,11 +36,9 @@ class Answer(Generic[P], Iterator[P]):
             return next(self._pieces)
 
     def close(self) -> None:
-        """Make no more of it."""
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            with self._alone():
-                close()
+        """Make no more of it; a piece that another thread is at is the last one."""
+        self._is_closed = True
+        self._finish()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -50,6 +49,18 @@ class Answer(Generic[P], Iterator[P]):
             yield
         finally:
             self._taken.release()
+            # Whoever comes last closes: the thread that was at a piece, or the one that asked for the end meanwhile.
+            if self._is_closed:
+                self._finish()
+
+    def _finish(self) -> None:
+        """End the pieces, unless a thread is at one, which will."""
+        close = getattr(self._pieces, "close", None)
+        if close is not None and self._taken.acquire(blocking=False):
+            try:
+                close()
+            finally:
+                self._taken.release()
 
     def __enter__(self) -> Answer[P]:
         return self

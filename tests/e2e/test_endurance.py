@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "endurance.py"
 
 
 def test_what_is_done_often_leaves_nothing_behind(tmp_path: Path) -> None:
-    counts = {"loads": 400, "calls": 2000, "builds": 6, "recompilations": 0, "threads": 800, "kills": 4}
+    counts = {"loads": 400, "calls": 2000, "builds": 6, "recompilations": 0, "tokens": 2000, "sessions": 60, "threads": 800, "kills": 4}
     arguments = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
     done = subprocess.run([sys.executable, str(SCRIPT), *arguments, "--output", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

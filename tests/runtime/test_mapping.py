@@ -51,6 +51,11 @@ def test_what_is_not_there_is_left_alone(path: Path, first: int, size: int) -> N
     bring(memory, first, size)
 
 
+def test_a_file_that_was_cut_off_before_is_told(path: Path) -> None:
+    with path.open("rb") as file, pytest.raises(EOFError, match="the file has no 10485761 bytes"):
+        map_file(file.fileno(), (10 << 20) + 1)
+
+
 def test_a_file_that_was_cut_off_is_no_signal(path: Path) -> None:
     with path.open("rb") as file:
         memory = map_file(file.fileno(), os.fstat(file.fileno()).st_size)

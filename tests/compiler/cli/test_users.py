@@ -369,6 +369,15 @@ def test_ascii_output_has_no_other_signs(files: Path) -> None:
     assert "---" in text and max(map(len, text.splitlines())) <= 60 and "\x1b" not in text
 
 
+def test_an_engine_that_goes_to_standard_output_is_all_that_goes_there(files: Path) -> None:
+    code = "import sys; from ourcc.compiler.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "build", "m.onnx", "-o", "/dev/stdout", "--tune", "off"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (files / "piped.ourcc").write_bytes(done.stdout)
+    assert run(["inspect", "piped.ourcc", "--json"]) == 0
+
+
 def test_a_name_that_is_not_utf8_is_spelled_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(b"\xff.onnx")
     (files / name).write_bytes((files / "m.onnx").read_bytes())

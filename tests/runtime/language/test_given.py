@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,15 +55,46 @@ def drawn(held: threading.Event, going: threading.Event) -> Iterator[str]:
         yield piece
 
 
-@pytest.mark.parametrize("asked", [next, Answer.close], ids=["next", "close"])
-def test_a_second_thread_at_the_next_piece_is_told(asked: Callable[[Answer[str]], Any]) -> None:
+def test_a_second_thread_at_the_next_piece_is_told() -> None:
     held, going, found = threading.Event(), threading.Event(), []
     answer = Answer(drawn(held, going), [Told()])
     reader = threading.Thread(target=lambda: found.append(next(answer)))
     reader.start()
     assert held.wait(60)
     with pytest.raises(UsageError, match="another thread is at the next piece of this text\n  help: let one thread read it"):
-        asked(answer)
+        next(answer)
     going.set()
     reader.join()
     assert [*found, *answer] == ["a", "b", "c"]
+
+
+def test_any_thread_may_end_an_answer_behind_the_piece_that_is_being_made() -> None:
+    held, going, found = threading.Event(), threading.Event(), list[str]()
+    pieces = drawn(held, going)
+    answer = Answer(pieces, [Told()])
+    reader = threading.Thread(target=lambda: found.extend(answer))
+    reader.start()
+    assert held.wait(60)
+    answer.close()
+    going.set()
+    reader.join()
+    assert found == ["a"] and list(answer) == [] and list(pieces) == []
+    answer.close()
+
+
+def test_answers_are_ended_by_one_thread_while_others_read() -> None:
+    for _ in range(200):
+        ended: list[bool] = []
+
+        def pieces(ended: list[bool] = ended) -> Iterator[int]:
+            try:
+                yield from itertools.count()
+            finally:
+                ended.append(True)
+
+        answer = Answer(pieces(), [Told()])
+        reader = threading.Thread(target=lambda answer=answer: [None for _ in answer])
+        reader.start()
+        answer.close()
+        reader.join(60)
+        assert not reader.is_alive() and len(ended) <= 1
