@@ -25,6 +25,7 @@ from ..importers.torch.walk import import_graph
 from ..importers.torch.whole import left
 from ..options import BuildOptions, build_options
 from ..targets.target import Here, Target
+from .agreeing import guard_equal_sizes
 from .breaks import Break, break_of, broken_contract
 from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
@@ -154,6 +155,7 @@ class CompiledGraph:
                 self.options = with_target(options, devices_of(graph_module, example_inputs))
             except UnsupportedError as error:
                 self.refused = error
+        guard_equal_sizes(graph_module)
         is_frozen = is_inference and options.freeze
         _expect_constants(options, is_frozen, is_inference)
         self.candidates = static_inputs(len(example_inputs)) if is_frozen else ()
