@@ -6,10 +6,10 @@ A static cache of transformers gives keys and values whose lengths are symbols o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.fx import GraphModule, Node
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 ATTENTION = "scaled_dot_product"
 """What the names of all attention operators have in them."""
@@ -17,6 +17,8 @@ ATTENTION = "scaled_dot_product"
 
 def guard_equal_sizes(graph_module: GraphModule) -> None:
     """Compare what must be equal while torch still takes guards; what differs is left to the op, which refuses it."""
+    import torch
+
     for left, right in _equal(graph_module):
         sizes = [size for size in (left, right) if isinstance(size, torch.SymInt)]
         if sizes and not sizes[0].node.shape_env.frozen:
@@ -25,6 +27,8 @@ def guard_equal_sizes(graph_module: GraphModule) -> None:
 
 def _equal(graph_module: GraphModule) -> Iterator[tuple[Any, Any]]:
     """The lengths of keys and of values, of each attention."""
+    from torch.fx import Node
+
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and ATTENTION in str(node.target) and "backward" not in str(node.target):
             shapes: list[Any] = [getattr(each.meta.get("val"), "shape", ()) for each in node.args[1:3] if isinstance(each, Node)]
