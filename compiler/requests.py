@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..ir.digits import integer, whole_number
 from ..ir.dims import Dim, symbols
@@ -185,6 +185,11 @@ _GGUF_TYPE = re.compile(r"i?q([1-8])(_[0-9a-z]+)*")
 """What llama.cpp calls formats of weights and caches: q8_0, q4_k_m, iq3_xxs."""
 
 
+def _spelled(text: Any) -> str:
+    """A name in small letters, without torch's own; nothing for what is no text."""
+    return text.lower().removeprefix("torch.") if isinstance(text, str) else ""
+
+
 def parse_quantize(text: str) -> str:
     """A name of QUANTIZE_FORMATS; a UsageError says what comes nearest to a type of GGUF files."""
     return parse_choice(text, QUANTIZE_FORMATS, "quantize format", hint_of_gguf(text))
@@ -192,7 +197,7 @@ def parse_quantize(text: str) -> str:
 
 def hint_of_gguf(text: str) -> str | None:
     """What to do about a type of GGUF files that was named in place of a format; None for any other word."""
-    found = _GGUF_TYPE.fullmatch(text.lower()) if isinstance(text, str) else None
+    found = _GGUF_TYPE.fullmatch(_spelled(text))
     if found is None:
         return None
     bits = max(int(found[1]), 2)
@@ -202,8 +207,8 @@ def hint_of_gguf(text: str) -> str | None:
 
 def parse_cache(text: str) -> str:
     """A name of CACHES; a UsageError names the one that other programs' name of it means."""
-    spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
-    meant = {name: other.replace("fp32", "f32").replace("fp16", "f16") for name, other in _FLOATS.items()}
+    spelled = _spelled(text)
+    meant = {name: other.replace("fp", "f") for name, other in _FLOATS.items()}
     meant |= {"fp32": "f32", "fp16": "f16", "i8": "int8", "f8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8"}
     near = meant.get(spelled) or ("int8" if _GGUF_TYPE.fullmatch(spelled) else None)
     return parse_choice(text, CACHES, "cache", near and f"did you mean {near!r}?")
@@ -211,7 +216,7 @@ def parse_cache(text: str) -> str:
 
 def parse_precision(text: str) -> str:
     """A name of PRECISIONS; a UsageError names the one that other programs' name of it means."""
-    spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
+    spelled = _spelled(text)
     meant = _FLOATS.get(spelled)
     hint = f"that is a number format: --quantize {spelled}" if spelled in QUANTIZE_FORMATS else meant and f"did you mean {meant!r}?"
     return parse_choice(text, PRECISIONS, "precision", hint)

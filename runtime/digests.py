@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from .pieces import regroup
 
 T = TypeVar("T")
 PIECE = 4 << 20
@@ -24,7 +26,7 @@ def digest_of(pieces: Sequence[bytes]) -> str:
 
 def digest_parts(parts: Iterable[bytes | memoryview]) -> str:
     """The digest of bytes that lie in several parts."""
-    return digest_of(_on_threads(_hash, list(_regroup(parts))))
+    return digest_of(_on_threads(_hash, list(regroup(parts, PIECE))))
 
 
 def _hash(parts: Sequence[memoryview]) -> bytes:
@@ -32,23 +34,6 @@ def _hash(parts: Sequence[memoryview]) -> bytes:
     for part in parts:
         digest.update(part)
     return digest.digest()
-
-
-def _regroup(parts: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]]:
-    """The same bytes in pieces."""
-    piece: list[memoryview] = []
-    room = PIECE
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while view:
-            piece.append(view[:room])
-            room -= len(piece[-1])
-            view = view[len(piece[-1]) :]
-            if not room:
-                yield piece
-                piece, room = [], PIECE
-    if piece:
-        yield piece
 
 
 def digest_file(
@@ -104,7 +89,7 @@ def _on_threads(function: Callable[[T], bytes], items: Sequence[T], watch: Heard
         pool.shutdown(cancel_futures=True)
 
 
-def _heard(digest: bytes, watch: Callable[[int], None] | None) -> bytes:
+def _heard(digest: bytes, watch: Heard) -> bytes:
     if watch is not None:
         watch(PIECE)
     return digest

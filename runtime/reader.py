@@ -317,7 +317,7 @@ class _Reader:
             os.close(self.handle)
 
 
-def _progress(total: int, watch: Watch | None) -> Callable[[int], None] | None:
+def _progress(total: int, watch: Watch | None) -> Heard:
     if watch is None:
         return None
     done = 0

@@ -11,11 +11,12 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from ..ir.errors import UsageError
 from .mapping import BLOCK
+from .pieces import regroup
 
 
 def path_text(path: Any, what: str) -> str:
@@ -92,32 +93,15 @@ def _write_into(path: str, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def _write(handle: int, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+    """In blocks, so that they are kept in large pages (mapping.py); what is a whole one already is not copied."""
     try:
-        for block in _in_blocks(pieces):
-            view = memoryview(block)
+        for parts in regroup(pieces, BLOCK):
+            view = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
             while view:
                 view = view[os.write(handle, view) :]
     except OSError as error:
         error.filename = path
         raise
-
-
-def _in_blocks(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | bytearray | memoryview]:
-    """The same bytes in blocks, so that they are kept in large pages (mapping.py); what is a whole one already is not copied."""
-    rest = bytearray()
-    for piece in pieces:
-        view = memoryview(piece).cast("B")
-        while view:
-            taken = view[: BLOCK - len(rest)]
-            view = view[len(taken) :]
-            if len(taken) == BLOCK:
-                yield taken
-                continue
-            rest += taken
-            if len(rest) == BLOCK:
-                yield rest
-                rest = bytearray()
-    yield rest
 
 
 def _write_new(path: str, pieces: Iterable[bytes | memoryview], mode: int) -> None:

@@ -71,7 +71,7 @@ def command(
 
     with show_progress(as_json=as_json) as progress:
         report = command.bench(options, progress)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, written=(trace, picture))
 
 
 def _peer(word: str) -> str:

@@ -10,7 +10,7 @@ import click
 
 from ...ir.errors import UsageError
 from ...runtime.kinds import ENGINE, PAGE
-from ..engines.outputs import check_places, is_same, is_standard_output
+from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
 from ..requests import CACHES, PRECISIONS, QUANTIZE_FORMATS, SPARSITIES
@@ -105,9 +105,7 @@ def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, trus
         engine = (command.rebuild if rebuild else command.build)(model, options, progress)
         progress.stage(f"saving {output}")
         engine.save(output, signing_key=trust.signing_key)
-    # Whoever reads the engine from standard output wants nothing behind it.
-    if not is_standard_output(output):
-        print_report(describe_engine(engine.contents, output), as_json=as_json)
+    print_report(describe_engine(engine.contents, output), as_json=as_json, written=places.values())
 
 
 def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) -> Path:

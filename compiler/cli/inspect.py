@@ -79,4 +79,4 @@ def command(
 
     with show_progress(as_json=as_json) as progress:
         report = command.inspect(options, progress)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, written=(graph,))

@@ -8,14 +8,16 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...ir.errors import ContractError
+from ..engines.outputs import is_standard_output
 from ..environment import environment, said_columns
 from ..progress import SILENT, Progress
 from ..report.fit import fit, format_cell, wrap
@@ -83,9 +85,14 @@ def _tell_wrapped(text: str) -> None:
     tell("\n".join(part for line in text.split("\n") for part in wrap(line, width)))
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
-    """Print a command's answer; with violations the exit status is theirs."""
-    if as_json:
+def print_report(report: Report, *, as_json: bool, written: Iterable[Path | None] = ()) -> None:
+    """Print a command's answer; with violations the exit status is theirs.
+
+    Where one of the files that were `written` is standard output, it stands there alone: who reads it wants nothing behind it.
+    """
+    if any(path is not None and is_standard_output(path) for path in written):
+        pass
+    elif as_json:
         print_json(report.to_data())
     else:
         _print_for_people(report)

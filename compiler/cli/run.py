@@ -66,7 +66,8 @@ def command(
     columns = ("name", "dtype", "shape", "minimum", "mean", "maximum", "not_finite")
     widened = [name for name, value in outputs.items() if value.dtype.kind == "V"] if output is not None else []
     notes = (f"written as float32, which holds them exactly, since .npz files lack their dtype: {', '.join(widened)}",) if widened else ()
-    print_report(Report(tables=(Table("outputs", columns, rows, notes, keys=("name",)),)), as_json=as_json)
+    report = Report(tables=(Table("outputs", columns, rows, notes, keys=("name",)),))
+    print_report(report, as_json=as_json, written=(output,))
 
 
 def _expect_no_language(loaded: Engine, path: Path, is_meant: bool) -> None:

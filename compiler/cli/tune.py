@@ -35,4 +35,4 @@ def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_jso
 
     with show_progress(as_json=as_json) as progress:
         report = command.tune(options, progress)
-    print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json, written=(output,))

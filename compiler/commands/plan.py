@@ -47,7 +47,7 @@ def plan(
     found = parse_target(target)
     format = None if format is None else _format(format)
     parse_cache(cache)
-    parse_batch(batch)
+    batch = parse_batch(batch)
     _check_format(checkpoint, format)
     outline = outline_of(checkpoint, context)
     context = outline.length

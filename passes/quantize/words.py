@@ -142,9 +142,9 @@ def why_not_quantized(weight: Weight, name: str, word: str) -> str | None:
     Where the weight is as it was to be, the word is of what it is multiplied by.
     """
     known = QUANTIZATIONS[name]
-    is_stored = known.format is None or name_of(known.format) in stored_as(weight)
-    if known.format is None or (known.activations is not None and (is_stored or word == activation_name(known.activations))):
-        return activations.why_not(weight, known.activations or INTEGER)
+    to = known.activations
+    if known.format is None or (to is not None and (name_of(known.format) in stored_as(weight) or word == activation_name(to))):
+        return activations.why_not(weight, to or INTEGER)
     return encode_weights.why_not(weight, known.format) if known.is_coded else int8_weight.why_not(weight)
 
 

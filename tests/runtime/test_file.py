@@ -565,6 +565,33 @@ def test_weights_are_hashed_once_a_file(big, tmp_path, settled, hashed):
     assert len([size for size in hashed if size > 1 << 20]) == 3
 
 
+@pytest.mark.parametrize("step", ["read_into", "digest_parts", "map_file", "digest_file"])
+def test_a_file_that_is_cut_off_at_any_step_of_opening_it_is_an_error_of_ours(big, tmp_path, monkeypatch, step):
+    from ourcc.runtime import reader
+
+    real, whole, calls, cut = getattr(reader, step), big.read_bytes(), [], []
+
+    def spy(*arguments, **more):
+        calls.append(step)
+        if cut == [len(calls)]:
+            os.truncate(big, 0)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(reader, step, spy)
+    read_engine(big)
+    count, refused = len(calls), 0
+    for number in range(1, count + 1):
+        big.write_bytes(whole)
+        calls.clear()
+        cut[:] = [number]
+        # What was read before needs the file no more; anything else than an engine or this error fails.
+        try:
+            read_engine(big)
+        except EngineError:
+            refused += 1
+    assert refused > 0 and (step not in ("map_file", "digest_file") or refused == count)
+
+
 def test_a_change_after_the_record_is_found(big, tmp_path, settled):
     reading = Reading(checked=str(tmp_path / "checked"))
     read_engine(big, reading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import re
@@ -369,13 +370,30 @@ def test_ascii_output_has_no_other_signs(files: Path) -> None:
     assert "---" in text and max(map(len, text.splitlines())) <= 60 and "\x1b" not in text
 
 
-def test_an_engine_that_goes_to_standard_output_is_all_that_goes_there(files: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "begins", "ends"),
+    [
+        (["build", "m.onnx", "-o", "/dev/stdout", "--tune", "off"], b"PK", None),
+        (["build", "m.onnx", "-o", "a.ourcc", "--report", "/dev/stdout", "--tune", "off", "--json"], b"<!", b"</html>"),
+        (["run", "m.ourcc", "--input", "x=x.npy", "-o", "/dev/stdout", "--json"], b"PK", None),
+        (["inspect", "m.ourcc", "--graph", "link.svg"], b"<?xml", b"</svg>"),
+    ],
+)
+def test_a_file_that_goes_to_standard_output_is_all_that_goes_there(
+    files: Path, words: list[str], begins: bytes, ends: bytes | None
+) -> None:
+    np.save(files / "x.npy", np.zeros((2, 16), np.float32))
+    if not (files / "link.svg").is_symlink():
+        os.symlink("/dev/stdout", files / "link.svg")
     code = "import sys; from ourcc.compiler.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "build", "m.onnx", "-o", "/dev/stdout", "--tune", "off"]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    (files / "piped.ourcc").write_bytes(done.stdout)
-    assert run(["inspect", "piped.ourcc", "--json"]) == 0
+    assert done.stdout.startswith(begins) and (ends is None or done.stdout.rstrip().endswith(ends))
+    if words[0] == "build" and ends is None:
+        (files / "piped.ourcc").write_bytes(done.stdout)
+        assert run(["inspect", "piped.ourcc", "--json"]) == 0
+    elif ends is None:
+        assert len(np.load(io.BytesIO(done.stdout))) > 0
 
 
 def test_a_name_that_is_not_utf8_is_spelled_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
