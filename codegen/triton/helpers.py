@@ -159,6 +159,24 @@ def floor_div_f32(x, y):
     whole = tl.where(quotient == 0, tl.div_rn(x, y) * 0.0, whole)
     return tl.where(y == 0, tl.div_rn(x, y), whole)
 """,
+    # --- division ------------------------------------------------------------------------------------------------------
+    # A divisor of many numbers is inverted once. What the quotient leaves over, which one fma finds without rounding, says
+    # how far it is off; nothing is left over to go by where there are infinities, zeros or NaN, and the quotient stands. A
+    # divisor whose inverse would overflow is scaled, and what it divides with it.
+    """
+def div_f32(x, y):
+    if x.numel > y.numel:
+        scale = tl.where(tl.abs(y) < 7.52316384526264e-37, 1073741824.0, 1.0)
+        scaled = x * scale
+        by = y * scale
+        inverse = tl.div_rn(1.0, by)
+        quotient = scaled * inverse
+        left = tl.fma(quotient * -1.0, by, scaled)
+        quotient = tl.where(tl.abs(left) < tl.abs(scaled), tl.fma(left, inverse, quotient), quotient)
+    else:
+        quotient = tl.div_rn(x, y)
+    return quotient
+""",
     # --- elementary functions ----------------------------------------------------------------------------------------
     # One instruction where results below the smallest normal number may be 0; to keep them takes two products and a comparison.
     f"""
@@ -170,8 +188,12 @@ def exp2_f32(x):
 def exp_f32(x):
     high = x * 1.4426950216293335
     low = tl.fma(x, 1.925963033500e-08, tl.fma(x, 1.4426950216293335, 0.0 - high))
-    value = tl.exp2(high)
+    value = exp2_f32(high)
     return tl.where(tl.abs(high) < 128.0, tl.fma(value, low * 0.6931471805599453, value), value)
+""",
+    """
+def sigmoid_narrow_f32(x):
+    return 1.0 / (exp2_f32(x * -1.4426950408889634) + 1.0)
 """,
     """
 def expm1_f32(x):

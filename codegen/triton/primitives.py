@@ -151,7 +151,6 @@ _INFIX = {
 }
 
 _FUNCTIONS: dict[str, Callable[..., str]] = {
-    "div_f32": lambda x, y: f"tl.div_rn({x}, {y})",
     # Triton's unary minus is 0 - x, which loses the sign of zero.
     "neg_float": lambda x: f"({x} * -1.0)",
     "neg": lambda x: f"(0 - {x})",
@@ -205,7 +204,7 @@ _HELPERS = {
     **{
         f"{name}_f32": f"{name}_f32"
         for name in (
-            *("exp", "exp2", "expm1", "log1p", "tanh", "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh"),
+            *("div", "sigmoid_narrow", "exp", "exp2", "expm1", "log1p", "tanh", "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh"),
             *("asinh", "acosh", "atanh", "erfc", "lgamma"),
         )
     },

@@ -28,6 +28,7 @@ from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.match import operand
 from ...passes.quantize.words import scored_as
+from ...passes.regions.narrow_functions import NARROW
 from ...passes.tile.cpu import STRATEGIES
 from ...passes.tile.cpu.windows_sides import shares_vectors
 from ...passes.tile.schedule import Candidate, Problem
@@ -188,7 +189,7 @@ def _lower_printed(
         workload,
         texts.ahead if texts.begin is not None else None,
     )
-    return lower_printed(fuse(module, channels_last, workload, short=True, shared=shares_vectors), scheduler, level.name, texts.of)
+    return lower_printed(fuse(module, channels_last, workload, short=NARROW, shared=shares_vectors), scheduler, level.name, texts.of)
 
 
 class KernelTexts:

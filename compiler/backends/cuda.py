@@ -26,7 +26,7 @@ from ...ir.target import BASELINE, GpuTarget, gpu_target
 from ...ir.tile.program import Launch as TileLaunch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered, verified
-from ...passes.lower.lower import fuse, lower, lower_printed, print_each
+from ...passes.lower.lower import Fusions, fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.quantize.words import TF32
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
@@ -75,7 +75,7 @@ class CudaBackend:
     ) -> Built:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)
-        fusions = fuse(module, workload=workload, narrow=True)
+        fusions = _fused(module, workload)
         scheduler = _scheduler(machine, tuning.for_gpu(target.name, machine), workload)
         kernels = GpuKernels(machine, progress)
         while True:
@@ -124,6 +124,10 @@ class CudaBackend:
         return {f"{item.kernel.name}.py": item.kernel.source for items in printed.values() for item in items}
 
 
+def _fused(module: Module, workload: Workload | None) -> Fusions:
+    return fuse(module, workload=workload, narrow=True, short=frozenset({"sigmoid_narrow"}))
+
+
 def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) -> Scheduler:
     """What schedules for a machine; constants stay row-major."""
     return Scheduler(STRATEGIES, machine, choose, lambda region, constants: {}, workload, finish=in_tf32 if machine.in_tf32 else None)
@@ -131,7 +135,7 @@ def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) ->
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    return lower(fuse(module, workload=scheduler.workload, narrow=True), scheduler, scheduler.target.name)
+    return lower(_fused(module, scheduler.workload), scheduler, scheduler.target.name)
 
 
 def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:

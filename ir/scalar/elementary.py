@@ -14,7 +14,7 @@ from .primitive import Array, primitive
 
 @primitive()
 def exp(x: Array) -> Array:
-    """e to the power x."""
+    """e to the power x; a target may give 0 for what is below the smallest normal number."""
     return np.exp(x)
 
 

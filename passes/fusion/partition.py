@@ -126,8 +126,8 @@ class Fusion:
     """The choices of one graph and the groups that they give.
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
-    that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. With `short`
-    functions of which 16 bits are read have few instructions. Groups are products of their own unless vectors are `shared` by several.
+    that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. Functions
+    of which 16 bits are read are computed in those `short` forms. Groups are products of their own unless vectors are `shared` by several.
     """
 
     module: Module
@@ -135,7 +135,7 @@ class Fusion:
     orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     workload: Workload | None = None
     narrow: bool = False
-    short: bool = False
+    short: frozenset[str] = frozenset()
     shared: Callable[[Region], bool] = lambda region: False
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
@@ -257,7 +257,7 @@ class Fusion:
         region = simplify_region(group.region, self.module.facts)
         region = region if self.shared(region) else split_groups(region, self.module.facts)
         region = exact_floats(hoist_scales(narrow_factors(region) if self.narrow else region), self.module.facts)
-        region = narrow_functions(region) if self.short else region
+        region = narrow_functions(region, self.short) if self.short else region
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))

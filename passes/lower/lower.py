@@ -35,7 +35,7 @@ def fuse(
     orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {},
     workload: Workload | None = None,
     narrow: bool = False,
-    short: bool = False,
+    short: frozenset[str] = frozenset(),
     shared: Callable[[Region], bool] = lambda region: False,
 ) -> Fusions:
     """The choices for each of a module's functions, of one level or GPU, for the workload; the others as in `Fusion`."""

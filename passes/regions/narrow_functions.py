@@ -10,6 +10,8 @@ from ...ir.expression import Apply, Constant
 from ...ir.region import Let, Ref, Region, Scalar, Store, walk
 from ...ir.types import bf16, f16, f32
 
+NARROW = frozenset({"sigmoid_narrow", "gelu_narrow"})
+"""The narrow forms that there are; a target has some of them."""
 CLOSE = 1e-6
 """How far the constants of a formula may be off those of its function, relatively."""
 SCALES = frozenset({"mul", "div", "neg", "abs", "where", "cast"})
@@ -18,8 +20,8 @@ DEPTH = 32
 """Of such primitives in one another, at most so many are looked through."""
 
 
-def narrow_functions(region: Region) -> Region:
-    """The region with functions of which only 16 bits are read in their narrow forms; results move by a part of their last place.
+def narrow_functions(region: Region, forms: frozenset[str] = NARROW) -> Region:
+    """The region with functions of which only 16 bits are read in those narrow forms; results move by a part of their last place.
 
     Before: cast(mul(mul(x, 0.5), add(erf(mul(x, 0.7071)), 1.0)), bf16)    After: cast(gelu_narrow(x), bf16)
     Before: cast(mul(x, div(1.0, add(exp(neg(x)), 1.0))), f16)             After: cast(mul(x, sigmoid_narrow(x)), f16)
@@ -30,7 +32,7 @@ def narrow_functions(region: Region) -> Region:
     """Of named values whether all readers read 16 bits of them."""
     body = []
     for statement in reversed(region.body):
-        found = _Narrowed()
+        found = _Narrowed(forms)
         value = statement.value
         if isinstance(statement, Let) and narrow.get(statement.name, False):
             value = found.of(value)
@@ -50,6 +52,7 @@ def narrow_functions(region: Region) -> Region:
 class _Narrowed:
     """An expression of which 16 bits are read, rewritten: `names` are read so in it, `wide` are the parts that are read whole."""
 
+    forms: frozenset[str]
     done: dict[int, Scalar] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     wide: list[Scalar] = field(default_factory=list)
@@ -66,7 +69,9 @@ class _Narrowed:
         if not isinstance(value, Apply) or value.dtype != f32 or depth == DEPTH:
             self.wide.append(value)
             return value
-        found = _sigmoid(value) or _gelu(value)
+        found = _sigmoid(value) if "sigmoid_narrow" in self.forms else None
+        if found is None and "gelu_narrow" in self.forms:
+            found = _gelu(value)
         if found is not None:
             self.wide.append(found)
             return found

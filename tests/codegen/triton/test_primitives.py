@@ -92,6 +92,44 @@ def test_exact_primitives_of_floats(dtype: DType) -> None:
         assert not wrong.any(), (name, [a[wrong][:4] for a in args], result[wrong][:4], wanted[wrong][:4])
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_division_by_one_number_of_many_is_exact(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows, columns = 128, 1024
+
+    def drawn(*shape: int) -> np.ndarray:
+        wide = np.ldexp(random.uniform(1, 2, shape), random.integers(-149, 128, shape)) * random.choice((-1.0, 1.0), shape)
+        near = random.integers(-40, 40, shape) * np.ldexp(1.0, random.integers(-3, 3, shape))
+        special = random.choice(floats(seed, f32), shape)
+        return (
+            random.choice([wide, near, special])
+            if len(shape) == 1
+            else np.where(random.random(shape) < 0.5, wide, np.where(random.random(shape) < 0.5, near, special))
+        )
+
+    x = drawn(rows, columns).astype(np.float32)
+    y = np.concatenate([drawn(rows // 2), drawn(rows - rows // 2)]).astype(np.float32)
+    params = (
+        Param("x", f32, (("i", rows), ("j", columns))),
+        Param("y", f32, (("i", rows),)),
+        Param("z", f32, (("i", rows), ("j", columns)), "out"),
+    )
+    i, j = dims.symbol("i"), dims.symbol("j")
+    of = TileType(f32, ("i", "j"))
+    value = TileApply("div", (Load("x", (i, j), of), Load("y", (i,), TileType(f32, ("i",)))), f32, type=of)
+    printed = print_launch(
+        Launch("divided", params, (GridAxis("i", 0, rows, 8), GridAxis("j", 0, columns, 128)), (Store("z", (i, j), value),))
+    )
+    found = interpret(printed, {"x": x, "y": y, "z": np.zeros_like(x)}, {})["z"]
+    with np.errstate(all="ignore"):
+        wanted = x / y[:, None]
+    right = same(found, wanted)
+    # What is left over of the smallest numbers is rounded: they may be off by one place.
+    small = np.isfinite(wanted) & (np.minimum(np.abs(x), np.abs(wanted)) < 2.0**-100)
+    assert right[~small].all(), (x[~small & ~right][:4], found[~small & ~right][:4], wanted[~small & ~right][:4])
+    assert (np.abs(found[small].astype(np.float64) - wanted[small]) <= np.spacing(np.abs(wanted[small]))).all()
+
+
 @pytest.mark.parametrize("name", ELEMENTARY)
 def test_elementary_functions_are_within_four_ulp(name: str, elementary: dict[str, tuple[list[np.ndarray], np.ndarray]]) -> None:
     args, result = elementary[name]
@@ -107,6 +145,16 @@ def test_elementary_functions_are_within_four_ulp(name: str, elementary: dict[st
     error = np.abs(result[finite].astype(np.float64) - exact[finite]) / ulp
     worst = int(np.argmax(error))
     assert error[worst] <= 4, (error[worst], [a[finite][worst] for a in args], result[finite][worst], exact[finite][worst])
+
+
+def test_narrow_functions_are_as_near_as_they_say() -> None:
+    operands = {name: floats(seed, f32) for seed, name in enumerate("xyz")}
+    found = run(("sigmoid_narrow",), f32, operands)["sigmoid_narrow"]
+    with np.errstate(over="ignore"):
+        exact = 1 / (1 + np.exp(-operands["x"].astype(np.float64)))
+    assert np.array_equal(np.isnan(found), np.isnan(exact))
+    some = ~np.isnan(exact)
+    assert (np.abs(found[some] - exact[some]) <= 2.0**-12 * exact[some] + 2.0**-126).all()
 
 
 @pytest.fixture(scope="module")

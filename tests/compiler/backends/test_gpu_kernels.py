@@ -222,3 +222,11 @@ def test_a_product_that_triton_gives_to_another_instruction_says_so() -> None:
         rows = ourcc.build(exported, targets=[target], quantize="int8", tune="off").contents.report["kernels"][target]
         (found[target],) = (row["notes"] for row in rows if row["strategy"].startswith("tensor"))
     assert found == {"sm_100a": None, "sm_103a": "no tcgen05: triton takes mma.sync for it"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_functions_are_narrow_where_their_results_are(dtype: torch.dtype) -> None:
+    exported = torch.export.export(nn.SiLU(), (torch.zeros(256, 512, dtype=dtype),))
+    files = ourcc.build(exported, targets=["sm_90a"], tune="off").contents.parts["sm_90a"].files
+    texts = [bytes(text).decode() for name, text in files.items() if name.endswith(".py")]
+    assert texts and all(("sigmoid_narrow_f32(" in text) == (dtype == torch.bfloat16) for text in texts)

@@ -92,6 +92,13 @@ def test_what_lies_between_may_only_scale() -> None:
     assert names(narrow_functions(region(silu(X), dtype=f32))) == []
 
 
+def test_only_forms_that_a_target_has() -> None:
+    both = rounded(apply("mul", silu(X), gelu(X)))
+    assert sorted(names(narrow_functions(region(both)))) == ["gelu_narrow", "sigmoid_narrow"]
+    for form in ("gelu_narrow", "sigmoid_narrow"):
+        assert names(narrow_functions(region(both), frozenset({form}))) == [form]
+
+
 def test_a_named_value_is_narrow_if_nobody_reads_more_of_it() -> None:
     named, ref = ("t", silu(X)), Ref("t", f32)
     assert names(narrow_functions(region(rounded(apply("mul", ref, ref)), named))) == ["sigmoid_narrow"]
