@@ -18,10 +18,22 @@ COUNTED = 0.9
 """The share of a problem's multiplications and additions that must have been counted."""
 
 
+BITS = {"int8-weight": 8, "int4-weight": 4, "int4-weight-g128": 4, "fp8": 8, "nvfp4": 4}
+"""Bits of a coded weight, scales left aside."""
+
+
 def floor(problem: Problem, machine: Machine) -> float:
-    """Microseconds that memory needs for the inputs; of a table whose rows are chosen nobody reads all."""
+    """Microseconds that memory needs for inputs and coded weights; of a table whose rows are chosen nobody reads all."""
     shapes = problem.shapes[:1] if problem.group == "data movement" else problem.shapes
-    return sum(prod(shape) for shape in shapes) * problem.dtype.itemsize / machine.memory * 1e6
+    coded = prod(problem.weight) * BITS[problem.quantize or ""] / 8 if problem.weight is not None else 0.0
+    return (sum(prod(shape) for shape in shapes) * problem.dtype.itemsize + coded) / machine.memory * 1e6
+
+
+def rate(problem: Problem, machine: Machine) -> int:
+    """Multiplications and additions per cycle of a processor in the narrowest format that a problem's factors both have."""
+    if problem.quantize in ("fp8", "nvfp4"):
+        return machine.matrix.get("f4" if problem.quantize == "nvfp4" else "f8e4m3", machine.matrix["f8e4m3"])
+    return machine.matrix["tf32" if problem.dtype.itemsize == 4 else "bf16"]
 
 
 def gigaop(problem: Problem) -> float:
@@ -29,12 +41,11 @@ def gigaop(problem: Problem) -> float:
     if problem.group.startswith("attention"):
         (batch, heads, queries, deep), (_, _, keys, _), _ = problem.shapes
         return 4 * batch * heads * queries * keys * deep * (0.5 if "causal" in problem.name else 1.0) / 1e9
-    if problem.group == "products of narrow weights":
-        ((rows, depth),) = problem.shapes
-        return 2 * rows * depth * depth / 1e9
-    if "products" in problem.group:
-        (rows, depth), (columns, _) = problem.shapes
-        return 2 * rows * depth * columns / 1e9
+    if problem.weight is not None:
+        return 2 * problem.shapes[0][0] * prod(problem.weight) / 1e9
+    if "products" in problem.group or "experts" in problem.group:
+        (*rows, _), weights = problem.shapes
+        return 2 * prod(rows) * prod(weights[-2:]) / 1e9
     return 0.0
 
 
@@ -44,8 +55,7 @@ def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mappi
     least, needed = begun + floor(problem, machine), gigaop(problem)
     if us < least:
         return f"estimated at {us:.1f} us, below the {least:.1f} us that memory needs"
-    kind = "tf32" if problem.dtype.itemsize == 4 else "bf16"
-    quickest = begun + needed * 1e9 / (machine.matrix[kind] * machine.processors * machine.clock) * 1e6
+    quickest = begun + needed * 1e9 / (rate(problem, machine) * machine.processors * machine.clock) * 1e6
     if us < quickest:
         return f"estimated at {us:.1f} us, below the {quickest:.1f} us that matrix units need"
     counted = sum(kernel["gigaop"] for kernel in kernels)

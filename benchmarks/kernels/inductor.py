@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 from unittest import mock
@@ -29,7 +29,7 @@ class _Chooser:
 
     number: int = 0
     known: int = 0
-    title: str = ""
+    titles: list[str] = field(default_factory=list)
 
     def __call__(self, _: Any, name: str, choices: Sequence[Any], *__: Any, **___: Any) -> tuple[Any, Any]:
         from torch._inductor.select_algorithm import TritonTemplateCaller
@@ -37,9 +37,9 @@ class _Chooser:
         own = sorted((each for each in choices if isinstance(each, TritonTemplateCaller)), key=_worst_last)
         if not own:
             raise NotEstimated(f"{name} has no template")
-        self.known = len(own)
+        self.known = max(self.known, len(own))
         chosen = own[min(self.number, len(own) - 1)]
-        self.title = chosen.description
+        self.titles.append(chosen.description)
         return chosen.output_node(), chosen
 
 
@@ -110,38 +110,62 @@ def written(function: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...]
     return str(getattr(text, "value", text))
 
 
-def roads(function: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[tuple[str, list[list[Wanted]]]]:
-    """Each choice of templates: its name, and for each kernel in order the configurations that it is tuned over."""
+def texts(function: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[tuple[str, str]]:
+    """The module for each choice of templates, where all products take the choice of one number, and what was chosen."""
     chooser = _Chooser()
     while True:
         text = written(function, inputs, chooser)
-        yield chooser.title or "fused", steps_of(text)
+        yield "; ".join(dict.fromkeys(chooser.titles)) or "fused", text
         chooser.number += 1
+        chooser.titles.clear()
         if chooser.number >= chooser.known:
             return
+
+
+def roads(function: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[tuple[str, list[list[Wanted]]]]:
+    """Each choice of templates: its name, and for each kernel in order the configurations that it is tuned over."""
+    for title, text in texts(function, inputs):
+        yield title, steps_of(text)
 
 
 def steps_of(text: str) -> list[list[Wanted]]:
     """The kernels that a module calls, in order."""
     if library := LIBRARY.search(text):
         raise NotEstimated(f"calls {library[1]}")
+    return [choices_of(call) for call in calls_of(text)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a kernel of a module: equal ones launch the same."""
+
+    kernel: str
+    source: str
+    arguments: tuple[str, ...]
+
+
+def calls_of(text: str) -> list[Call]:
+    """The calls of kernels that a module makes, in order, without those of libraries."""
     kernels = {name: (kernel, source) for name, kernel, source in KERNEL.findall(text)}
-    return [_choices(*kernels[name], arguments.split(", ")) for name, arguments in CALL.findall(text)]
+    numbers = [(name, tuple(each for each in arguments.split(", ") if each.isdigit())) for name, arguments in CALL.findall(text)]
+    return [Call(*kernels[name], arguments) for name, arguments in numbers]
 
 
-def _choices(kernel: str, source: str, arguments: Sequence[str]) -> list[Wanted]:
+def choices_of(call: Call) -> list[Wanted]:
     """A kernel with each of its configurations."""
     from torch._inductor.runtime.triton_heuristics import GridExpr
 
-    tuned = getattr(_module(source), kernel)
+    tuned = getattr(_module(call.source), call.kernel)
     meta, inductor = tuned.triton_meta, tuned.inductor_meta
-    numbers = [int(each) for each in arguments if re.fullmatch(r"\d+", each)]
+    numbers = [int(each) for each in call.arguments]
     found = []
     for config in tuned.configs:
         made = tuned._create_compile_meta(config)
         signature, constants = made["signature"], dict(made["constants"])
         extra = inductor.get("extra_launcher_args", ())
-        scalars = [name for name, kind in signature.items() if kind != "constexpr" and not kind.startswith("*")]
+        # A size of 1 is a constant of the kernel, and passed all the same.
+        passed = meta.get("constants", {})
+        scalars = [name for name, kind in signature.items() if (kind != "constexpr" or name in passed) and not kind.startswith("*")]
         given = dict(zip([*scalars, *extra], numbers, strict=True))
         sizes = {name: value for name, value in {**constants, **given}.items() if isinstance(value, int)}
         grid = GridExpr.from_meta(inductor, config).eval_slow(dict(sizes))
@@ -151,7 +175,7 @@ def _choices(kernel: str, source: str, arguments: Sequence[str]) -> list[Wanted]
         types = {name: kind for name, kind in signature.items() if name not in constants}
         found.append(Wanted(tuned.fn, types, constants, divisible, options, tuple(grid), inductor["kernel_num_gb"] * 1e9, given))
     if not found or prod(found[0].grid) < 1:
-        raise NotEstimated(f"{kernel} has no configuration")
+        raise NotEstimated(f"{call.kernel} has no configuration")
     return found
 
 

@@ -35,7 +35,8 @@ ROOMS = ("ir", "passes", "codegen", "autotune", "compiler")
 
 @dataclass(frozen=True)
 class Problem:
-    """A class of the list at one size: a module and its inputs, and the options of its build."""
+    """A class of the list at one size: a module and its inputs, and the options of its build; `weight` is that of a product whose
+    weights are coded, as (depth, width)."""
 
     group: str
     name: str
@@ -43,6 +44,7 @@ class Problem:
     shapes: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
     quantize: str | None = None
+    weight: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ def _function(function: Callable[..., torch.Tensor]) -> Callable[[], nn.Module]:
 
 def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return nn.functional.linear(x, weight)
+
+
+def _experts(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(x, weights.transpose(1, 2))
 
 
 def _attention(causal: bool) -> Callable[..., torch.Tensor]:
@@ -109,6 +115,10 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous()
 
 
+def _narrow(group: str, name: str, rows: int, quantize: str, weight: tuple[int, int]) -> Problem:
+    return Problem(group, name, _linear(*weight), ((rows, weight[0]),), BF16, quantize, weight)
+
+
 def _linear(depth: int, width: int) -> Callable[[], nn.Module]:
     return lambda: nn.Linear(depth, width, bias=False, dtype=torch.bfloat16)
 
@@ -135,10 +145,16 @@ def problems() -> Iterator[Problem]:
             yield Problem("Llama-3-70B products", f"{title}, {rows} tokens", _function(_product), ((rows, depth), (width, depth)), BF16)
     for rows in (1, 16, 512):
         for quantize in ("int8-weight", "int4-weight"):
-            shapes = ((rows, 4096),)
-            yield Problem(
-                "products of narrow weights", f"{quantize} 4096 x 4096, {rows} tokens", _linear(4096, 4096), shapes, BF16, quantize
-            )
+            yield _narrow("products of narrow weights", f"{quantize} 4096 x 4096, {rows} tokens", rows, quantize, (4096, 4096))
+    for quantize in ("int4-weight-g128", "fp8", "nvfp4"):
+        for rows in (1, 64, 512, 4096):
+            for title in ("qkv", "down"):
+                yield _narrow("Llama-3-8B products, narrow", f"{quantize}: {title}, {rows} tokens", rows, quantize, LLAMA[title])
+    for rows in (16, 512):
+        for title in ("gate and up", "down"):
+            depth, width = LLAMA[title]
+            shapes = ((8, rows, depth), (8, width, depth))
+            yield Problem("Mixtral's experts", f"{title}, 8 of {rows} tokens", _function(_experts), shapes, BF16)
     for dtype in (F32, BF16):
         title = "float32" if dtype == F32 else "bf16"
         for depth, width in ((768, 2304), (768, 3072), (3072, 768)):
@@ -214,8 +230,15 @@ def digest_of(problem: Problem, architecture: str) -> str:
 def contents_of(problem: Problem, architecture: str) -> EngineContents:
     """A problem as an engine's contents; raises what the compiler refuses it with."""
     torch.manual_seed(0)
-    program = torch.export.export(problem.module().eval(), inputs_of(problem))
-    return compile_module(import_exported(program), BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize))
+    return contents_of_module(problem.module(), inputs_of(problem), architecture, problem.quantize)
+
+
+def contents_of_module(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], architecture: str, quantize: str | None = None
+) -> EngineContents:
+    """A module as an engine's contents."""
+    program = torch.export.export(module.eval(), inputs)
+    return compile_module(import_exported(program), BuildOptions(targets=parse_targets([architecture]), quantize=quantize))
 
 
 def launches_of(contents: EngineContents, architecture: str) -> tuple[Launch, ...]:

@@ -17,10 +17,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import believe
 import faked
@@ -88,7 +89,7 @@ def judge(problem: ours.Problem, machine: Machine, most: int | None) -> dict[str
                 if most is not None and done >= most:
                     whole = False
                     break
-                row, times = _judged(road, machine, refused)
+                row, times = judged_road(road, machine, refused)
                 judged += times
                 if row is None:
                     continue
@@ -108,7 +109,7 @@ def judge(problem: ours.Problem, machine: Machine, most: int | None) -> dict[str
     return result
 
 
-def _judged(road: Road, machine: Machine, refused: dict[str, int]) -> tuple[dict[str, Any] | None, int]:
+def judged_road(road: Road, machine: Machine, refused: dict[str, int]) -> tuple[dict[str, Any] | None, int]:
     """The sum of a road's kernels, each at its best configuration; None if one of them has none."""
     kernels = []
     judged = 0
@@ -143,45 +144,98 @@ def peers_of(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Iterator
     if problem.group == "attention decode":
         yield "conch paged attention", lambda: _paged(problem)
         return
-    if problem.quantize is None or problem.quantize == "int8-weight":
+    if problem.quantize is None or problem.quantize in NARROW:
         yield "Inductor", lambda: _inductor(problem)
-    for peer, run in _packaged(problem):
-        yield peer, lambda peer=peer, run=run: _recorded(peer, run, {})  # type: ignore[misc]
+    if (problem.quantize or "").startswith("int4-weight"):
+        yield "conch", lambda: _mixed(problem)
+    if problem.weight is None and "products" in problem.group and problem.dtype == torch.bfloat16:
+        yield "tutorial products, rewritten", lambda: _rewritten_products(problem)
+    for peer, run, again in _packaged(problem):
+        yield peer, lambda peer=peer, run=run, again=again: _recorded(peer, run, {}, again)  # type: ignore[misc]
 
 
 def _inductor(problem: ours.Problem) -> Iterator[Road]:
     inputs = [(shape, torch.int64 if _is_table(problem, at) else problem.dtype) for at, shape in enumerate(problem.shapes)]
-    if problem.quantize == "int8-weight":
-        ((_, depth),) = problem.shapes
-        inputs += [((depth, depth), torch.int8), ((depth,), problem.dtype)]
-
-        def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.linear(x, codes.to(x.dtype)) * scales
+    if problem.weight is not None:
+        (depth, width), (function, codes, scales) = problem.weight, NARROW[problem.quantize or ""]
+        inputs += [((width, depth), codes), ((width,), scales)]
     else:
-        module = problem.module().eval()
-        weights = dict(module.named_parameters())
-        inputs += [(tuple(each.shape), each.dtype) for each in weights.values()]
-        taken = len(problem.shapes)
-
-        def function(*given: torch.Tensor) -> torch.Tensor:  # type: ignore[misc]
-            return torch.func.functional_call(module, dict(zip(weights, given[taken:], strict=True)), given[:taken])  # type: ignore[no-any-return]
-
+        function, weights = with_weights(problem.module().eval(), len(problem.shapes))
+        inputs += weights
     for title, steps in inductor.roads(function, inputs):
         yield Road("Inductor", title, steps)
+
+
+def _of_integers(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, codes.to(x.dtype)) * scales
+
+
+def _of_bytes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """A product of floats of 8 bits, each row of both factors with a scale of its own."""
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True) / torch.finfo(codes.dtype).max
+    return torch._scaled_mm((wide / scale).to(codes.dtype), codes.t(), scale, scales.unsqueeze(0), out_dtype=x.dtype)
+
+
+NARROW: dict[str, tuple[Callable[..., torch.Tensor], torch.dtype, torch.dtype]] = {
+    "int8-weight": (_of_integers, torch.int8, torch.bfloat16),
+    "fp8": (_of_bytes, torch.float8_e4m3fn, torch.float32),
+}
+"""Products of coded weights as users of torch write them: the function, the dtype of codes and that of scales."""
+
+
+def _mixed(problem: ours.Problem) -> Iterator[Road]:
+    """conch's product of 4-bit weights in groups, at the tiles that it has and at others."""
+    import conch.kernels.quantization.gemm as gemm
+
+    ((rows, depth),), (_, width) = problem.shapes, problem.weight or (0, 0)
+    group = 128 if (problem.quantize or "").endswith("g128") else 32
+
+    def run(tuning: dict[str, int]) -> None:
+        def made(*shape: int, dtype: torch.dtype = problem.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device="cuda")
+
+        narrow = dict.fromkeys(("input_dtype", "output_dtype", "meta_dtype"), problem.dtype)
+        modes = {"channel_scale_mode": gemm.ChannelScaleMode.NONE, "weight_group_mode": gemm.WeightGroupMode.SYMMETRIC_NO_SHIFT}
+        coding = {"weight_size_bits": 4, "weight_bias": 8, "group_size": group, "elements_per_sample": 8, "unpack_mask": 15}
+        sizes = {"m_dim": rows, "k_dim": depth, "n_dim": width, "zero_is_scalar": True, "data_contiguous": True}
+        metadata = gemm.MixedPrecisionMatmulMetadata(**sizes, **coding, **narrow, **modes, acc_dtype=torch.float32)
+        codes, scales = made(depth // 8, width, dtype=torch.int32), made(depth // group, width)
+        with mock.patch.object(gemm, "_get_tuning_parameters", lambda: tuning):
+            gemm.mixed_precision_gemm_launcher(made(rows, width), made(rows, depth), codes, scales, made(1, 1, dtype=torch.int32), metadata)
+
+    usual = gemm._get_tuning_parameters()
+    for tall, wide, warps, stages in itertools.product((128, 16, 64), (64, 128), (8, 4), (2, 4)):
+        changed = {"cxpr_block_size_m": tall, "cxpr_block_size_n": wide, "num_warps": warps, "num_stages": stages}
+        changed["cxpr_block_size_k"] = min(usual["cxpr_block_size_k"], group)
+        if tall <= max(16, 2 * rows):
+            yield from _recorded("conch", lambda changed=changed: run(usual | changed), {})  # type: ignore[misc]
+
+
+def with_weights(module: torch.nn.Module, taken: int) -> tuple[Callable[..., Any], list[tuple[tuple[int, ...], torch.dtype]]]:
+    """A module that takes so many inputs as a function of them and of its weights; the weights' shapes and dtypes."""
+    weights = dict(module.named_parameters())
+
+    def function(*given: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(weights, given[taken:], strict=True)), given[:taken])
+
+    return function, [(tuple(each.shape), each.dtype) for each in weights.values()]
 
 
 def _is_table(problem: ours.Problem, at: int) -> bool:
     return problem.group == "data movement" and at == 0 and len(problem.shapes) == 2
 
 
-def _recorded(peer: str, run: Callable[[], Any], known: dict[str, int]) -> Iterator[Road]:
-    found = recorded.recorded(run, known)
+def _recorded(peer: str, run: Callable[[], Any], known: dict[str, int], again: float = 0.0) -> Iterator[Road]:
+    """What a function launches; `again` are bytes that it writes where it read them, which move twice."""
+    found = [replace(each, unique=each.unique + again) for each in recorded.recorded(run, known)]
     yield Road(peer, ", ".join(each.function.__name__ for each in found), [[each] for each in found])
 
 
-def _packaged(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Functions of packages for rows and gates, by the first word of the problem's name."""
+def _packaged(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Any], float]]:
+    """Functions of packages for rows and gates, by the first word of the problem's name, and bytes that they write in place."""
     kind = problem.name.split(" ")[0]
+    whole = float(prod(problem.shapes[0]) * problem.dtype.itemsize)
 
     def made() -> list[torch.Tensor]:
         return [torch.empty(shape, dtype=problem.dtype, device="cuda") for shape in problem.shapes]
@@ -229,12 +283,12 @@ def _packaged(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Any]]]:
 
         return fused_add_rms_norm_launcher(*made(), 1e-6)
 
-    table: dict[tuple[str, str], list[tuple[str, Callable[[], Any]]]] = {
-        ("rows", "RMS"): [("liger", liger_rms), ("conch", conch_rms)],
-        ("rows", "layer"): [("liger", liger_layer)],
-        ("rows", "softmax"): [("liger", liger_softmax)],
-        ("elementwise", "SwiGLU"): [("liger", liger_gate), ("conch", conch_gate)],
-        ("elementwise", "residual"): [("liger", liger_residual), ("conch", conch_residual)],
+    table: dict[tuple[str, str], list[tuple[str, Callable[[], Any], float]]] = {
+        ("rows", "RMS"): [("liger", liger_rms, 0.0), ("conch", conch_rms, 0.0)],
+        ("rows", "layer"): [("liger", liger_layer, 0.0)],
+        ("rows", "softmax"): [("liger", liger_softmax, 0.0)],
+        ("elementwise", "SwiGLU"): [("liger", liger_gate, 0.0), ("conch", conch_gate, 0.0)],
+        ("elementwise", "residual"): [("liger", liger_residual, 0.0), ("conch", conch_residual, 2 * whole)],
     }
     yield from table.get((problem.group, kind), ())
 
@@ -267,16 +321,41 @@ def _paged(problem: ours.Problem) -> Iterator[Road]:
         yield from _recorded("conch paged attention", lambda splits=splits: run(splits), known)  # type: ignore[misc]
 
 
+POINTED = ((128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (128, 32, 32, 4, 4))
+DESCRIBED = tuple((128, wide, deep, stages, warps) for wide in (256, 128) for deep in (64, 128) for stages in (3, 4, 2) for warps in (8, 4))
+"""Tiles of Triton's tutorials on products (rows, columns, depth, stages, warps): by pointers, and persistent by descriptors."""
+
+
+def _rewritten_products(problem: ours.Problem) -> Iterator[Road]:
+    """The tutorials' products as our own text has them, over the tutorials' tiles, where those divide the sizes."""
+    import equivalents
+
+    (rows, depth), (width, _) = problem.shapes
+    processors = torch.cuda.get_device_properties().multi_processor_count
+    unique = 2.0 * (rows * depth + depth * width + rows * width)
+    both = ((equivalents.product_by_descriptors, DESCRIBED, {"PROGRAMS": processors}), (equivalents.product, POINTED, {}))
+    for function, tiles, more in both:
+        for tall, wide, deep, stages, warps in tiles:
+            if rows % tall or width % wide or depth % deep:
+                continue
+            constants = {"M": rows, "N": width, "K": depth, "BM": tall, "BN": wide, "BK": deep, "GROUP": 8} | more
+            programs = rows // tall * (width // wide)
+            grid = (min(programs, processors) if more else programs,)
+            types, options = dict.fromkeys("abc", "*bf16"), {"num_warps": warps, "num_stages": stages}
+            wanted = Wanted(function, types, constants, frozenset("abc"), options, grid, unique)
+            yield Road("tutorial products, rewritten", f"{tall} x {wide} x {deep}{', descriptors' if more else ''}", [[wanted]])
+
+
 def _rewritten(problem: ours.Problem) -> Iterator[Road]:
     """The tutorial's attention as our own text has it, over the tutorial's tiles."""
     import equivalents
 
-    (_, heads, length, deep), (_, kept, _, _), _ = problem.shapes
+    (batch, heads, length, deep), (_, kept, _, _), _ = problem.shapes
     causal = "causal" in problem.name
     function = equivalents.attention_causal if causal else equivalents.attention
     tiles = itertools.product((128, 64), (128, 64, 32), (8, 4), (3, 2, 4))
     names = ("q", "k", "v", "y") if causal else ("q", "k", "v", "y", "largest")
-    unique = 2.0 * length * deep * (2 * heads + 2 * kept)
+    unique = 2.0 * batch * length * deep * (2 * heads + 2 * kept)
     for rows, columns, warps, stages in tiles:
         if columns > rows or rows * deep > 128 * 256:
             continue

@@ -23,6 +23,7 @@ ELEMENTS = {
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.bool: "i1",
+    torch.float8_e4m3fn: "fp8e4nv",
 }
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
