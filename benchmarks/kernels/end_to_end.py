@@ -194,22 +194,28 @@ def judge_here(machine: Machine, listed: Sequence[Network], most: int) -> dict[s
     found = {}
     for network in listed:
         started = time.monotonic()
-        try:
-            found[network.name] = peer_of(network, machine, most)
-        except NotEstimated as error:
-            found[network.name] = {"refused": str(error)}
+        found[network.name] = attempted(lambda network=network: peer_of(network, machine, most))  # type: ignore[misc]
         shown = found[network.name].get("us") or found[network.name]["refused"]
         print(f"Inductor on {machine.name}: {network.name}: {shown} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
     return found
+
+
+def attempted(sum_up: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A network's sum, or why there is none."""
+    try:
+        return sum_up()
+    except NotEstimated as error:
+        return {"refused": str(error)}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as markdown."""
     lines = ["| network | machine | ours us | launches | Inductor us | launches | ratio |", "|---|---|---|---|---|---|---|"]
     for row in rows:
-        peer, own = row["peer"], row["ours"]
-        shown = [row["network"], row["machine"], own["us"], own["launches"]]
-        shown += [peer["refused"], "", ""] if "refused" in peer else [peer["us"], peer["launches"], row["ratio"]]
+        shown = [row["network"], row["machine"]]
+        for side in (row["ours"], row["peer"]):
+            shown += [side.get("us", side.get("refused")), side.get("launches", "")]
+        shown.append(row.get("ratio", ""))
         lines.append("| " + " | ".join(map(str, shown)) + " |")
     return "\n".join(lines)
 
@@ -243,8 +249,9 @@ def main() -> int:
     for name in ESTIMATED:
         peers = judged(MACHINES[name], arguments.only, arguments.most)
         for network in listed:
-            row = {"network": network.name, "machine": name, "ours": ours_of(network, MACHINES[name]), "peer": peers[network.name]}
-            if "us" in row["peer"]:
+            own = attempted(lambda network=network, name=name: ours_of(network, MACHINES[name]))  # type: ignore[misc]
+            row = {"network": network.name, "machine": name, "ours": own, "peer": peers[network.name]}
+            if "us" in row["ours"] and "us" in row["peer"]:
                 row["ratio"] = round(row["peer"]["us"] / row["ours"]["us"], 3)
             rows.append(row)
     print(table(rows))

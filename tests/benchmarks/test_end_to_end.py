@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .scripts import KERNELS, script
+from .scripts import BENCHMARKS, KERNELS, script
 
 end_to_end, networks, inductor = (script(name, KERNELS) for name in ("end_to_end", "networks", "inductor"))
 
@@ -83,3 +83,20 @@ def test_a_token_after_a_prompt_is_the_prompts_last() -> None:
     torch.testing.assert_close(found, wanted[:, -1:])
     torch.testing.assert_close(key, keys[:, :, -1:])
     torch.testing.assert_close(value, values[:, :, -1:])
+
+
+def test_the_written_page_is_that_of_the_written_results() -> None:
+    results = json.loads((BENCHMARKS / "results" / "end_to_end.json").read_text(encoding="utf-8"))
+    assert (BENCHMARKS / "results" / "end_to_end.md").read_text(encoding="utf-8") == end_to_end.page(
+        results["rows"], results["most"]
+    ) + "\n"
+    names = [network.name for network in networks.networks()]
+    assert [(row["network"], row["machine"]) for row in results["rows"]] == [
+        (name, each) for each in end_to_end.ESTIMATED for name in names
+    ]
+    for row in results["rows"]:
+        for side in ("ours", "peer"):
+            if "us" in row[side]:
+                assert row[side]["us"] == pytest.approx(sum(each["us"] for each in row[side]["kernels"]), abs=0.1)
+        if "ratio" in row:
+            assert row["ratio"] == round(row["peer"]["us"] / row["ours"]["us"], 3)
