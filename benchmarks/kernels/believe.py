@@ -49,15 +49,20 @@ def gigaop(problem: Problem) -> float:
     return 0.0
 
 
+def quickest(operations: float, rate: int, machine: Machine) -> float:
+    """Microseconds that all matrix units of a machine need for so many multiplications and additions."""
+    return operations / (rate * machine.processors * machine.clock) * 1e6
+
+
 def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mapping[str, Any]]) -> str | None:
     """Why the estimates of a problem's kernels are not believed; None if they are. Each begins with the time of a start."""
     begun = FITTED.started * 1e6
     least, needed = begun + floor(problem, machine), gigaop(problem)
     if us < least:
         return f"estimated at {us:.1f} us, below the {least:.1f} us that memory needs"
-    quickest = begun + needed * 1e9 / (rate(problem, machine) * machine.processors * machine.clock) * 1e6
-    if us < quickest:
-        return f"estimated at {us:.1f} us, below the {quickest:.1f} us that matrix units need"
+    multiplied = begun + quickest(needed * 1e9, rate(problem, machine), machine)
+    if us < multiplied:
+        return f"estimated at {us:.1f} us, below the {multiplied:.1f} us that matrix units need"
     counted = sum(kernel["gigaop"] for kernel in kernels)
     if 0 < counted < COUNTED * needed:
         return f"estimated with {counted:.3g} of {needed:.3g} billion operations"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from believe import COUNTED
+from believe import COUNTED, quickest
 from counted import row_of
 from estimate import estimate
 from launches import NotEstimated, compiled
@@ -103,7 +103,7 @@ def needed(source: str) -> float:
 def summed(network: Network, machine: Machine, kernels: list[dict[str, Any]]) -> dict[str, Any]:
     """The sum of kernels; NotEstimated if no machine's matrix units could be so fast."""
     us = sum(kernel["us"] for kernel in kernels)
-    least = operations(network) / (machine.matrix["bf16"] * machine.processors * machine.clock) * 1e6
+    least = quickest(operations(network), machine.matrix["bf16"], machine)
     if us < least:
         raise NotEstimated(f"estimated at {us:.0f} us, below the {least:.0f} us that matrix units need")
     return {"us": round(us, 1), "launches": len(kernels), "kernels": kernels}

@@ -161,8 +161,9 @@ def floor_div_f32(x, y):
 """,
     # --- division ------------------------------------------------------------------------------------------------------
     # A divisor of many numbers is inverted once. What the quotient leaves over, which one fma finds without rounding, says
-    # how far it is off; nothing is left over to go by where there are infinities, zeros or NaN, and the quotient stands. A
-    # divisor whose inverse would overflow is scaled, and what it divides with it.
+    # how far it is off: with it, it is the nearest number, unless it lies within 2^-46 of the middle of two. There is nothing
+    # to go by where there are infinities, zeros or NaN, and the quotient stands. A divisor whose inverse would overflow is
+    # scaled, and what it divides with it.
     """
 def div_f32(x, y):
     if x.numel > y.numel:
