@@ -24,12 +24,14 @@ class Choices:
     a group of its own, which may store it through `views`. `why` has a sentence for each; `kept` has those of values
     that could have been computed in their readers, or stored by them. `reads` is what groups read, as far as that is decided or was
     `before`, in an earlier attempt at the same graph; sizes are those of the workload. Of what is `weighed` the costs decided.
+    Where factors are multiplied as `narrow` as they are, products compute what scales of their codes are made of.
     """
 
     module: Module
     graph: Graph
     orders: Mapping[Value, tuple[int, ...]]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    narrow: bool = False
     before: Choices | None = None
     facts: dict[Op, OpFacts] = field(default_factory=dict)
     places: dict[Op, int] = field(default_factory=dict)

@@ -163,6 +163,15 @@ def product_operand(q: Question) -> str | None:
     return "a product reads it, and would compute each element again for every row or column of its result"
 
 
+def computed_scale(q: Question) -> str | None:
+    """A scale that is made of codes while a model runs is in memory, but where products multiply those codes as they are."""
+    if q.choices.narrow or q.op.name not in STORED or all(v is None or v.constant is not None for v in q.op.operands):
+        return None
+    if not any(_feeds_product(q.choices, user) for user in q.value.uses) or not _scales_codes(q.choices, q.value):
+        return None
+    return "it scales the codes that a product reads, and would be computed again for every row or column of its result"
+
+
 def scale_of_a_sum(q: Question) -> str | None:
     """What a product reads decoded has finite scales: they leave the sum (`hoist_scales`), and infinity times a sum is another number."""
     if q.op.name not in STORED or not any(_feeds_product(q.choices, user) for user in q.value.uses):
@@ -259,7 +268,7 @@ OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_piec
 
 WHERE_READ: tuple[Rule, ...] = (
     *(returned, read_by_data, moved_for_scatter, moved_for_product),
-    *(product_operand, scale_of_a_sum, in_several_loops, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
+    *(product_operand, computed_scale, scale_of_a_sum, in_several_loops, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
 )
 """Where none refuses, all groups that read the value can compute it."""
 
@@ -306,6 +315,16 @@ def _feeds_product(choices: Choices, user: Op, moved: bool = False) -> bool:
     if not passes or not any(result in choices.inlined for result in user.results):
         return False
     return any(_feeds_product(choices, other, moved or user.name not in STORED) for result in user.results for other in result.uses)
+
+
+def _scales_codes(choices: Choices, value: Value) -> bool:
+    """Whether a value, moved or not, says what codes are multiplied by."""
+    for user in value.uses:
+        if user.name in STORED and value in user.operands[1:]:
+            return True
+        if choices.facts[user].kind == "movement" and any(_scales_codes(choices, result) for result in user.results):
+            return True
+    return False
 
 
 def _is_mask(q: Question) -> bool:

@@ -48,12 +48,14 @@ def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ..
     return Fusion(module, graph, orders or {}).units(lambda group: group)
 
 
-def choose(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]], sizes: Mapping[str, int]) -> Choices:
+def choose(
+    module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]], sizes: Mapping[str, int], narrow: bool = False
+) -> Choices:
     """The better of two attempts, where costs decide: the second knows what the first computes where it is read."""
-    first = decided(Choices(module, graph, orders, sizes))
+    first = decided(Choices(module, graph, orders, sizes, narrow))
     if not first.weighed:
         return first
-    second = decided(Choices(module, graph, orders, sizes, before=first))
+    second = decided(Choices(module, graph, orders, sizes, narrow, before=first))
     return min(first, second, key=lambda choices: Profit(choices).total())
 
 
@@ -143,7 +145,7 @@ class Fusion:
 
     def __post_init__(self) -> None:
         workload = self.workload or default_workload(self.module.facts)
-        self.choices = choose(self.module, self.graph, self.orders, workload.sizes)
+        self.choices = choose(self.module, self.graph, self.orders, workload.sizes, self.narrow)
         self._bound_groups()
         hosted = frozenset(op for op, facts in self.choices.facts.items() if facts.region is None)
         self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))

@@ -29,7 +29,7 @@ EXPONENTS = {f8e4m3: 8, f4e2m1: 2}
 
 @dataclass(frozen=True)
 class Rounding:
-    """Codes in `dtype` with a scale for each `block` numbers of a token, or for all of them (0).
+    """Codes in `dtype` with a scale for each `block` numbers of a token, or for all of them (0); of e2m1 the doubled codes.
 
     `scales(b, rows f32[tokens * blocks, numbers], (tokens, blocks))` gives f32[tokens * blocks]; weights are of the `format`.
     """
@@ -58,18 +58,19 @@ def _shared(dtype: DType) -> Scales:
         power = b.exp2(b.minimum(b.floor(b.log2(size)), 127.0))
         power = b.where(b.gt(power, size), b.mul(power, 0.5), power)
         power = b.where(b.le(b.mul(power, 2.0), size), b.mul(power, 2.0), power)
-        result: Value = b.maximum(b.mul(power, 2.0 ** -EXPONENTS[dtype]), LEAST)
+        halves = dtype == f4e2m1
+        result: Value = b.maximum(b.mul(power, 2.0 ** -(EXPONENTS[dtype] + halves)), LEAST * 0.5**halves)
         return result
 
     return scales
 
 
 def _two_levels(b: Builder, rows: Value, shape: tuple[Dim, Dim]) -> Value:
-    """NVFP4's: a scale in e4m3 for each block, times one in f32 for the token."""
+    """NVFP4's: a scale in e4m3 for each block, times one in f32 for the token, which is halved for codes of twice their value."""
     sizes = b.reshape(_sizes(b, rows), shape=shape)
-    token = row_scales(b, sizes, 6.0 * 448.0, keepdims=False)
-    held = b.dequantize(b.quantize(b.div(sizes, 6.0), token, axis=0, dtype=f8e4m3), token, axis=0, dtype=f32)
-    result: Value = b.reshape(held, shape=(rows.shape[0],))
+    half = row_scales(b, sizes, 2.0 * 6.0 * 448.0, keepdims=False, least=LEAST / 2)
+    held = b.quantize(b.div(sizes, 6.0), b.mul(half, 2.0), axis=0, dtype=f8e4m3)
+    result: Value = b.reshape(b.dequantize(held, half, axis=0, dtype=f32), shape=(rows.shape[0],))
     return result
 
 
@@ -99,10 +100,7 @@ def rounded(b: Builder, x: Value, name: str, block: int) -> Value:
         x = b.cast(x, dtype=f32)
     rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
     scale = how.scales(b, rows, (count, width // block if block else 1))
-    if how.dtype == f4e2m1:
-        codes, scale = _doubled(b, rows, scale), b.mul(scale, 0.5)
-    else:
-        codes = b.quantize(rows, scale, axis=0, dtype=how.dtype)
+    codes = _doubled(b, rows, scale) if how.dtype == f4e2m1 else b.quantize(rows, scale, axis=0, dtype=how.dtype)
     result: Value
     if not block:
         result = b.dequantize(codes, scale, axis=0, dtype=x.dtype if how.format is None else f32)
@@ -113,9 +111,12 @@ def rounded(b: Builder, x: Value, name: str, block: int) -> Value:
 
 
 def _doubled(b: Builder, rows: Value, scale: Value) -> Value:
-    """Twice the nearest number of e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), ties to the even code, as i8."""
+    """Twice the nearest number of e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), ties to the even code, as i8.
+
+    The scale is of these codes, half of that of the numbers.
+    """
     # A block of numbers that are too small for its scale is 0, whatever they are divided by.
-    divisor = b.reshape(b.maximum(scale, LEAST), shape=(rows.shape[0], 1))
+    divisor = b.reshape(b.maximum(b.mul(scale, 2.0), LEAST), shape=(rows.shape[0], 1))
     number = b.clip(b.div(rows, divisor), -6.0, 6.0)
     size = b.abs(number)
     half, one, two = (b.full(shape=(), value=value, dtype=f32) for value in (0.5, 1.0, 2.0))

@@ -8,12 +8,12 @@ from ...ir.types import f32
 LEAST = 2.0**-126
 
 
-def row_scales(b: Builder, rows: Value, largest: float, *, keepdims: bool) -> Value:
+def row_scales(b: Builder, rows: Value, largest: float, *, keepdims: bool, least: float = LEAST) -> Value:
     """The scales f32[..] (with `keepdims` f32[.., 1]) of rows [.., K]: the largest magnitude of a row becomes `largest`.
 
     A row does not see the others. One with NaN or infinity stays one: its scale is not finite.
     """
-    return _scales(b, b.reduce_max(b.abs(rows), axes=(rows.type.rank - 1,), keepdims=keepdims), largest)
+    return _scales(b, b.reduce_max(b.abs(rows), axes=(rows.type.rank - 1,), keepdims=keepdims), largest, least)
 
 
 def image_scales(b: Builder, images: Value, largest: float) -> Value:
@@ -25,9 +25,9 @@ def image_scales(b: Builder, images: Value, largest: float) -> Value:
     return _scales(b, b.reduce_max(b.reduce_max(b.abs(images), axes=others, keepdims=False), axes=(1,), keepdims=False), largest)
 
 
-def _scales(b: Builder, size: Value, largest: float) -> Value:
+def _scales(b: Builder, size: Value, largest: float, least: float = LEAST) -> Value:
     """What numbers of these largest magnitudes are divided by."""
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
     # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
-    result: Value = b.maximum(b.div(size, largest), LEAST)
+    result: Value = b.maximum(b.div(size, largest), least)
     return result

@@ -8,9 +8,12 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.expression import Apply
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Statement, Store, walk
+from .digits import digits_of
 
 MOST = 32
 """Factors that a product is taken apart into."""
+SMALL = 65536.0
+"""Scales of at most this bring no sum of codes beyond what f32 holds."""
 
 
 def hoist_scales(region: Region) -> Region:
@@ -20,7 +23,8 @@ def hoist_scales(region: Region) -> Region:
     After:  t = sum k: mul(x[i, k], cast(w[j, k]))   s = mul(t, scale[j])
 
     Scales of the right factor come first: weights bring a sum of codes down before the scales of activations, which may be of any size,
-    bring it up. For the same reason they stay in the sum where activations have scales for blocks of it, which cannot leave it.
+    bring it up. For the same reason they stay in the sum where activations have scales for blocks of it that may be of any size, and
+    cannot leave it.
     """
     taken = {statement.name for statement in region.body if not isinstance(statement, Store)}
     body: list[Statement] = []
@@ -80,12 +84,17 @@ def is_scale(value: Scalar, over: tuple[str, ...]) -> bool:
 
 
 def _is_of_blocks(value: Scalar, over: tuple[str, ...]) -> bool:
-    """Whether a factor is one loaded number for each of several neighbours along the sum."""
+    """Whether a factor is one loaded number of any size for each of several neighbours along the sum."""
     load = _loaded(value)
-    if load is None or is_scale(value, over):
+    if load is None or is_scale(value, over) or _is_small(load):
         return False
     first, second = (dict.fromkeys(over, place) for place in (0, 1))
     return all(dims.substitute(subscript, first) == dims.substitute(subscript, second) for subscript in load.subscripts)
+
+
+def _is_small(load: Load) -> bool:
+    found = digits_of(load)
+    return found is not None and found.most <= SMALL
 
 
 def _loaded(value: Scalar) -> Load | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.codes import bounds
 from ...ir.expression import Apply
-from ...ir.ops.rounding import FLOATS, holds
+from ...ir.ops.rounding import holds
 from ...ir.region import Reduce, Region, Scalar
 from ...ir.types import DType
+from .digits import digits_of, held_by
 from .hoist_scales import factors_of, is_scale
 
 
@@ -47,14 +47,10 @@ def _factor(value: Scalar, other: Scalar, over: tuple[str, ...]) -> Scalar:
 
 def is_exact(value: Scalar, dtype: DType) -> bool:
     """Whether a narrow float holds every number that a factor can be."""
-    while not holds(dtype, value.dtype):
-        if value.dtype.is_integer:
-            return _fit(value, dtype)
-        inner = within(value)
-        if inner is None:
-            return False
-        value = inner
-    return True
+    if holds(dtype, value.dtype):
+        return True
+    found = digits_of(value)
+    return found is not None and found.is_within(held_by(dtype))
 
 
 def within(value: Scalar) -> Scalar | None:
@@ -62,11 +58,5 @@ def within(value: Scalar) -> Scalar | None:
     if not (isinstance(value, Apply) and value.primitive == "cast"):
         return None
     inner = value.args[0]
-    is_exact_integer = value.dtype.is_float and inner.dtype.is_integer and _fit(inner, value.dtype)
+    is_exact_integer = value.dtype.is_float and inner.dtype.is_integer and is_exact(inner, value.dtype)
     return inner if holds(value.dtype, inner.dtype) or is_exact_integer else None
-
-
-def _fit(value: Scalar, dtype: DType) -> bool:
-    """Whether a float has enough digits for every integer that a value can be."""
-    found = bounds(value)
-    return found is not None and dtype.name in FLOATS and max(map(abs, found)) <= 1 << FLOATS[dtype.name][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....ir import dims
@@ -24,12 +25,16 @@ INSTRUCTIONS, ON_ITS_WAY = 0.7, 4
 """Instructions of a thread for each primitive of a factor, as pairs share some; primitives that stand for a load and a store."""
 
 
+RIGHT, LEFT = 1, 2
+"""Which factors are decoded by themselves, as bits of a number."""
+
+
 @dataclass(frozen=True)
 class Decoding:
-    """The problem that decodes a factor into a workspace, and the product that reads it there."""
+    """The problems that decode factors, each into a workspace, and the product that reads them there."""
 
-    space: Operand
-    decode: Problem
+    spaces: tuple[Operand, ...]
+    decodes: tuple[Problem, ...]
     product: Problem
 
 
@@ -52,21 +57,51 @@ def waits(matched: MatrixProduct) -> bool:
     return any(sum(isinstance(part, Load) for part in walk(value)) > 1 for value in factors if is_coded(value, matched))
 
 
-def decoding(problem: Problem, matched: MatrixProduct) -> Decoding | None:
-    """How a factor is decoded by itself; None where none, or either, has to be, or there is no room for it."""
-    found = matched.product
-    coded = [value for value in (found.left, found.right) if is_coded(value, matched)]
-    if len(coded) != 1 or matched.operands.products > 1 or not _is_plain(coded[0]):
+def decodable(problem: Problem, matched: MatrixProduct) -> tuple[int, ...]:
+    """Which factors may be decoded by themselves: those that are computed from plain loads and have room, in any company."""
+    if matched.operands.products > 1 or matched.product.block is not None:
+        return ()
+    found = [side for side in (RIGHT, LEFT) if _space(problem, matched, side) is not None]
+    return tuple(chosen for chosen in range(1, 1 + sum(found)) if chosen & sum(found) == chosen)
+
+
+def decoding(problem: Problem, matched: MatrixProduct, sides: int) -> Decoding:
+    """How these factors are decoded by themselves."""
+    found, region = matched.product, problem.region
+    spaces, decodes, factors = [], [], {LEFT: found.left, RIGHT: found.right}
+    for side in (RIGHT, LEFT):
+        space = _space(problem, matched, side) if sides & side else None
+        if space is not None:
+            axes, value = _axes(found, side), factors[side]
+            spaces.append(space)
+            decodes.append(_decode(problem, space, axes, narrowed(value, space.type.dtype)))
+            load = Load(space.name, tuple(map(dims.symbol, axes)), space.type.dtype)
+            factors[side] = Apply("cast", (load,), value.dtype)
+    total = found.reduce.value
+    reduce = replace(found.reduce, value=Apply("mul", (factors[LEFT], factors[RIGHT]), total.dtype))
+    body = tuple(reduce if isinstance(each, Reduce) and each.name == reduce.name else each for each in region.body)
+    product = replace(region, inputs=(*region.inputs, *spaces), body=body)
+    return Decoding(tuple(spaces), tuple(decodes), _of(problem, product, found.store))
+
+
+def _factor(found: Contraction, side: int) -> Scalar:
+    return found.right if side == RIGHT else found.left
+
+
+def _axes(found: Contraction, side: int) -> tuple[str, ...]:
+    return (*found.batch, *(found.columns if side == RIGHT else found.rows), *found.over)
+
+
+def _space(problem: Problem, matched: MatrixProduct, side: int) -> Operand | None:
+    """Where a decoded factor lies; None where it is not computed from plain loads, or there is no room for it."""
+    value = _factor(matched.product, side)
+    if not is_coded(value, matched) or not _is_plain(value):
         return None
-    (value,) = coded
-    own = found.rows if value is found.left else found.columns
-    axes = (*found.batch, *own, *found.over)
-    shape = tuple(problem.region.axis(axis).extent for axis in axes)
+    shape = tuple(problem.region.axis(axis).extent for axis in _axes(matched.product, side))
     size = upper_bound(dims.product(shape), problem.symbols)
     if size is None or size > LARGEST:
         return None
-    space = Operand(free_name(problem, "decoded"), TensorType(matched.operands.dtype, shape))
-    return Decoding(space, _decode(problem, space, axes, narrowed(value, space.type.dtype)), _product(problem, found, space, axes, value))
+    return Operand(free_name(problem, "decoded" if side == RIGHT else "decoded_left"), TensorType(matched.operands.dtype, shape))
 
 
 def _is_plain(value: Scalar) -> bool:
@@ -80,17 +115,6 @@ def _decode(problem: Problem, space: Operand, axes: tuple[str, ...], value: Scal
     return _of(problem, region, store)
 
 
-def _product(problem: Problem, found: Contraction, space: Operand, axes: tuple[str, ...], value: Scalar) -> Problem:
-    load = Load(space.name, tuple(map(dims.symbol, axes)), space.type.dtype)
-    wide: Scalar = Apply("cast", (load,), value.dtype)
-    total = found.reduce.value
-    factors = tuple(wide if part is value else part for part in total.args) if isinstance(total, Apply) else ()
-    reduce = replace(found.reduce, value=Apply("mul", factors, total.dtype))
-    body = tuple(reduce if statement is found.reduce else statement for statement in problem.region.body)
-    region = replace(problem.region, inputs=(*problem.region.inputs, space), body=body)
-    return _of(problem, region, found.store)
-
-
 def _of(problem: Problem, region: Region, store: Store) -> Problem:
     """The problem of a store and what it needs."""
     statements = (*needed(region, store), store)
@@ -102,16 +126,21 @@ def _of(problem: Problem, region: Region, store: Store) -> Problem:
 
 
 def launch_seconds(found: Decoding, target: GpuTarget) -> float:
-    """Predicted seconds of the launch that decodes: memory decides."""
-    match, schedule = _fastest(found.decode, target)
-    return match.strategy.cost(match, schedule, target)
+    """Predicted seconds of the launches that decode: memory decides."""
+    total = 0.0
+    for problem in found.decodes:
+        match, schedule = _fastest(problem, target)
+        total += match.strategy.cost(match, schedule, target)
+    return total
 
 
-def decode_launch(found: Decoding, target: GpuTarget) -> Launch:
-    """The launch that decodes."""
-    match, schedule = _fastest(found.decode, target)
-    (launch,) = match.strategy.tile(match, schedule, target).launches
-    return replace(launch, name=f"{found.decode.region.name}.decode")
+def decode_launches(found: Decoding, target: GpuTarget) -> Iterator[Launch]:
+    """The launches that decode."""
+    for problem in found.decodes:
+        match, schedule = _fastest(problem, target)
+        (launch,) = match.strategy.tile(match, schedule, target).launches
+        (space,) = problem.region.outputs
+        yield replace(launch, name=f"{problem.region.name}.{space.name}")
 
 
 def _fastest(problem: Problem, target: GpuTarget) -> tuple[Match[Kernels], Schedule]:

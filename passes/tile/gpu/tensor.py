@@ -11,9 +11,10 @@ from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
+from ...regions.small_floats import small_floats
 from ..lower import Block, is_long, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
+from .decoded import Decoding, decodable, decode_launches, decoding, decoding_seconds, is_coded, launch_seconds, waits
 from .matrix import CHUNK, FEWEST, MatrixProduct, instruction_order, k_steps, merged, multiply, operands_of, products_on, sizes_of
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, REACHED, beside, power_of_two, traffic
@@ -64,7 +65,8 @@ MANY = 64
 class Tensor:
     """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows.
 
-    A coded factor is decoded for each tile, or once by a launch of its own (`decoded`), where not even the fewest rows would wait for it.
+    A coded factor is decoded for each tile, or once by a launch of its own (`decoded` says which), where not even the fewest rows would
+    wait for it.
     """
 
     name: str = "tensor"
@@ -75,16 +77,16 @@ class Tensor:
 
     def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
-        found = decoding(match.problem, match.found) if _has_many_rows(match) else None
-        kinds = [(0, match)] if found is None else [(0, match), (1, _match(found))]
+        sides = decodable(match.problem, match.found) if _has_many_rows(match) else ()
+        kinds = [(0, match), *((chosen, _match(decoding(match.problem, match.found, chosen))) for chosen in sides)]
         for decoded, each in kinds:
             for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
                 names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap), ("decoded", decoded))
                 yield Schedule(self.name, names)
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
-        found = decoding(match.problem, match.found) if schedule["decoded"] else None
-        if found is None:
+        found = decoding(match.problem, match.found, schedule["decoded"])
+        if not found.spaces:
             return seconds(match, schedule, target, 1)
         return seconds(_match(found), schedule, target, 1) + launch_seconds(found, target)
 
@@ -93,13 +95,14 @@ class Tensor:
         return self.name, *instruction_order(match.problem, match.found, schedule, target), schedule["decoded"]
 
     def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
-        """One launch, or two and the workspace between them."""
+        """One launch, or more and the workspaces between them."""
         problem = match.problem
-        found = decoding(problem, match.found) if schedule["decoded"] else None
-        if found is None:
+        found = decoding(problem, match.found, schedule["decoded"])
+        if not found.spaces:
             return TileProgram(problem.region.name, (_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
-        launches = (decode_launch(found, target), _launch(found.product, schedule, _match(found).found))
-        return TileProgram(problem.region.name, launches, (space_param(found.space, "out"),), tuple(problem.symbols.ranges))
+        launches = (*decode_launches(found, target), _launch(found.product, schedule, _match(found).found))
+        spaces = tuple(space_param(space, "out") for space in found.spaces)
+        return TileProgram(problem.region.name, launches, spaces, tuple(problem.symbols.ranges))
 
 
 def _has_many_rows(match: Match[MatrixProduct]) -> bool:
@@ -117,8 +120,8 @@ def _match(found: Decoding) -> Match[MatrixProduct]:
 
 
 def matrix_product(problem: Problem) -> MatrixProduct | str:
-    """A region as a product for the matrix instructions, or why it is none."""
-    found = read_contraction(problem.region)
+    """A region as a product for the matrix instructions, or why it is none; codes of small floats become numbers by their bits."""
+    found = read_contraction(small_floats(problem.region))
     if isinstance(found, str):
         return found
     operands = operands_of(found)

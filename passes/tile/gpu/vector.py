@@ -15,6 +15,7 @@ from ....ir.tile.program import TileProgram
 from ...regions.blocks import steps_along
 from ...regions.contraction import Contraction, axes_of, plain_load, read_contraction
 from ...regions.simplify_region import split_axis
+from ...regions.small_floats import small_floats
 from ..accesses import stride_class
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
@@ -60,7 +61,8 @@ class Vector:
     name: str = "vector"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[VectorProduct] | Refusal:
-        found = read_contraction(problem.region)
+        of_bits = replace(problem, region=small_floats(problem.region))
+        found = read_contraction(of_bits.region)
         if isinstance(found, str):
             return Refusal(found)
         if _short(problem, found.rows) is None and _short(problem, found.columns) is None:
@@ -70,7 +72,7 @@ class Vector:
             return Refusal(f"the sum has {depth} terms, expected at least {SHORTEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
             return Refusal("an axis has no elements")
-        return Match(self, problem, _in_parts(problem, found))
+        return Match(self, problem, _in_parts(of_bits, found))
 
     def space(self, match: Match[VectorProduct], target: GpuTarget) -> Iterator[Schedule]:
         """By tile size and by the share of it that is the contracted axis: all of it where places within groups are axes as well."""

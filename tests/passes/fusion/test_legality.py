@@ -96,6 +96,15 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         f"{EXP}%y = matmul(%v, %q) : {ROWS}",
         "a product reads it, and would compute each element again for every row or column of its result",
     ),
+    "computed_scale": (
+        "%y",
+        "f32[N, 48]",
+        "%c = cast(%x) {dtype = i8} : i8[N, 48]\n%r = slice(%z) {starts = [0, 0], sizes = [N, 3], steps = [1, 1]} : f32[N, 3]\n"
+        "%s = cast(%r) {dtype = f8e4m3} : f8e4m3[N, 3]\n%m = slice(%z) {starts = [0, 0], sizes = [N, 1], steps = [1, 1]} : f32[N, 1]\n"
+        "%t = reshape(%m) {shape = [N]} : f32[N]\n%v = dequantize(%s, %t) {axis = 0, dtype = f32} : f32[N, 3]\n"
+        "%d = dequantize(%c, %v) {axis = 1, block = 16, dtype = f32} : f32[N, 48]\n%y = matmul(%d, %q) : f32[N, 48]",
+        "it scales the codes that a product reads, and would be computed again for every row or column of its result",
+    ),
     "scale_of_a_sum": (
         "%y",
         ROWS,
@@ -198,6 +207,12 @@ RULES = {*legality.OF_THE_OP, *legality.WHERE_READ, *legality.BESIDE, *profit.WH
 def test_every_rule_has_a_program_here() -> None:
     assert set(CASES) == {rule.__name__ for rule in RULES}
     assert all(rule.__doc__ for rule in RULES)
+
+
+def test_scales_of_codes_that_are_multiplied_as_they_are_go_with_them() -> None:
+    found = module(*CASES["computed_scale"][:3])
+    value = named(found, "v")
+    assert value in decided(Choices(found, found.main, {}, {"N": 128}, narrow=True)).inlined
 
 
 @pytest.mark.parametrize("name", CASES)

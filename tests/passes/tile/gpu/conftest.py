@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts
-from ourcc.ir.graph import Module
+from ourcc.ir.graph import Module, Value
 from ourcc.ir.graph.reference import Verdict, interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
@@ -205,6 +205,16 @@ class Coded:
         return judge(got[name].reshape(expected.shape), expected, exact)
 
 
+def _values(module: Module, values: Sequence[Value], row: Array) -> list[Array]:
+    """What some values of a module are for its one input: constants, the input, and what other kernels make of it."""
+    made = [value for value in values if value.constant is None and value.op is not None]
+    results = module.main.outputs
+    module.main.set_outputs(made)
+    found = dict(zip(made, interpret(module, [row]), strict=True)) if made else {}
+    module.main.set_outputs(results)
+    return [value.constant.array if value.constant is not None else found.get(value, row) for value in values]
+
+
 @functools.cache
 def coded_product(quantize: str, rows: int, columns: int, depth: int) -> Coded:
     """bf16 rows by a weight that is stored as `quantize` says."""
@@ -213,11 +223,11 @@ def coded_product(quantize: str, rows: int, columns: int, depth: int) -> Coded:
     program = torch.export.export(torch.nn.Linear(depth, columns, bias=False, dtype=torch.bfloat16).eval(), (x,))
     module, options = import_exported(program), build_options({"targets": ["sm_90a"], "quantize": quantize})
     simplify(module, options)
-    (group,) = Fusion(module, module.main, narrow=True).units(lambda unit: unit)
+    group = Fusion(module, module.main, narrow=True).units(lambda unit: unit)[-1]
     assert isinstance(group, Group)
     problem, _ = problem_of(group, module.facts, lambda *_: {})
     row = x.float().numpy().astype(bf16.numpy)
-    arrays = [row if value.constant is None else value.constant.array for value in group.inputs]
+    arrays = _values(module, group.inputs, row)
     given = {o.name: array.reshape(o.type.shape) for o, array in zip(problem.region.inputs, arrays, strict=True)}
     return Coded(problem, given, module, row)
 

@@ -17,8 +17,8 @@ from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import bf16
-from ourcc.passes.tile.gpu.decoded import LARGEST, decoding
+from ourcc.ir.types import bf16, f16
+from ourcc.passes.tile.gpu.decoded import LARGEST, decodable
 from ourcc.passes.tile.gpu.split_k import SplitK
 from ourcc.passes.tile.gpu.tensor import Tensor
 from ourcc.passes.tile.schedule import Match, Schedule
@@ -61,6 +61,21 @@ def test_a_coded_product_is_right(words: str, decoded: int, coded: Callable[...,
     assert verdict.passed, verdict.reason
     verdict = case.verdict(by_triton(program, case.given))
     assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("decoded", [0, 1, 2, 3])
+def test_two_coded_factors_are_decoded_together_or_apart(decoded: int, coded: Callable[..., Any]) -> None:
+    """Codes of 4 bits with scales of 8 for each 16, on both sides: other scales leave the sum, f16 holds the rest."""
+    case = coded("nvfp4", 24, 48, 256)
+    match = whole(case.problem)
+    assert (match.found.operands.dtype, match.found.operands.products) == (f16, 1)
+    assert decodable(match.problem, match.found) == (1, 2, 3)
+    program = match.strategy.tile(match, chosen(match, decoded), SM_90A)
+    assert len(program.launches) == 1 + decoded.bit_count()
+    verify(program, case.problem.symbols)
+    for got in (run(program, case.given, {}, case.problem.symbols), by_triton(program, case.given)):
+        verdict = case.verdict(got)
+        assert verdict.passed, verdict.reason
 
 
 @pytest.mark.parametrize("words", ["int8-weight", "int4-weight", "fp8-weight"])
@@ -120,16 +135,16 @@ def _with_rows(operand: Any) -> Any:
 
 def test_a_factor_that_is_loaded_is_not_decoded(cases: dict[str, Any]) -> None:
     match = whole(cases["linear_bf16"].problem())
-    assert decoding(match.problem, match.found) is None
+    assert decodable(match.problem, match.found) == ()
     assert {schedule["decoded"] for schedule in match.strategy.space(match, SM_90A)} == {0}
 
 
 def test_a_workspace_has_a_largest_size(coded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     problem = coded("int4-weight", 24, 48, 256).problem
     match = whole(problem)
-    assert LARGEST > 48 * 256 and decoding(problem, match.found) is not None
+    assert LARGEST > 48 * 256 and decodable(problem, match.found) == (1,)
     monkeypatch.setattr("ourcc.passes.tile.gpu.decoded.LARGEST", 48 * 256 - 1)
-    assert decoding(problem, match.found) is None
+    assert decodable(problem, match.found) == ()
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
