@@ -61,8 +61,8 @@ def print_dot(emitter: Emitter, scope: Scope, value: Dot, tile: Print) -> Tile:
 
 
 _SHORT = 128
-"""Terms of a sum of fp8 products by itself, a block that others are added to in f32, which the hardware adds as it does: the interval
-at which DeepSeek-V3 adds up, arXiv:2412.19437, section 3.3.2."""
+"""Terms of a sum of fp8 products that Hopper adds as it does, in fewer bits than f32, before f32 takes them: the interval at which
+DeepSeek-V3 and CUTLASS add up, of four instructions (arXiv:2412.19437, section 3.3.2)."""
 
 
 def print_dot_as(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Print) -> Tile:
@@ -101,8 +101,7 @@ def _tensor_cores(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile
     arguments.append(f'input_precision="{_PRECISIONS[value.precision]}"')
     short = zero and _product(scope.extent(axis) for axis in found.contracted) <= _SHORT
     if value.left.type.dtype.bits == 8 and value.left.type.dtype.is_float and not short:
-        # Hopper adds fp8 products in fewer bits than f32 unless it is told to add often.
-        arguments.append("max_num_imprecise_acc=32")
+        arguments.append(f"max_num_imprecise_acc={_SHORT}")
     arguments.append(f"out_dtype={primitives.language_type(value.type.dtype)}")
     return _result(emitter, scope, f"tl.dot({', '.join(arguments)})", value, found)
 
