@@ -82,7 +82,7 @@ class CpuRates:
 
 
 VECTOR_CYCLES: dict[str, float] = {
-    **{"div": 10, "floor_div": 12, "mod": 12, "fmod": 20, "sqrt": 12, "rsqrt": 22, "pow": 60, "round": 2},
+    **{"div": 10, "div_narrow": 10, "floor_div": 12, "mod": 12, "fmod": 20, "sqrt": 12, "rsqrt": 22, "pow": 60, "round": 2},
     **{
         "exp": 14,
         "exp2": 14,

@@ -87,7 +87,7 @@ def _plain(library: Library, name: str, dtype: DType, kind: str, lanes: int, arg
         return f"-{args[0]}"
     if name == "bit_not" and not is_float:
         return f"~{args[0]}"
-    if name == "div" and is_float:
+    if name in ("div", "div_narrow") and is_float:
         return f"{args[0]} / {args[1]}"
     if name == "fma" and not is_float:
         return f"{args[0]} * {args[1]} + {args[2]}"

@@ -193,6 +193,20 @@ def exp_f32(x):
     return tl.where(tl.abs(high) < 128.0, tl.fma(value, low * 0.6931471805599453, value), value)
 """,
     """
+def exp2_narrow_f32(x):
+    return exp2_f32(x)
+""",
+    # One division for all that are divided by the same number; below the least normal one its inverse would be infinite.
+    """
+def div_narrow_f32(x, y):
+    if x.numel > y.numel:
+        scale = tl.where(tl.abs(y) < 1.1754943508222875e-38, 18446744073709551616.0, 1.0)
+        quotient = (x * scale) * (1.0 / (y * scale))
+    else:
+        quotient = x / y
+    return quotient
+""",
+    """
 def sigmoid_narrow_f32(x):
     return 1.0 / (exp2_f32(x * -1.4426950408889634) + 1.0)
 """,

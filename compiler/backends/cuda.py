@@ -29,6 +29,7 @@ from ...passes.lower.build_plan import Lowered, verified
 from ...passes.lower.lower import Fusions, fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.quantize.words import TF32
+from ...passes.regions.narrow_functions import GPU_NARROW
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ...passes.tile.gpu.rates import operations_rate
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
@@ -125,7 +126,7 @@ class CudaBackend:
 
 
 def _fused(module: Module, workload: Workload | None) -> Fusions:
-    return fuse(module, workload=workload, narrow=True, short=frozenset({"sigmoid_narrow"}))
+    return fuse(module, workload=workload, narrow=True, short=GPU_NARROW)
 
 
 def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) -> Scheduler:

@@ -157,6 +157,12 @@ def erfc(x: Array) -> Array:
 
 
 @primitive()
+def div_narrow(x: Array, y: Array) -> Array:
+    """x / y where what is read of it is rounded to 16 bits: within 2**-13 of it."""
+    return np.divide(x, y)
+
+
+@primitive()
 def sigmoid_narrow(x: Array) -> Array:
     """1 / (1 + exp(-x)) where what is read of it is rounded to 16 bits: within 2**-12 of it."""
     return np.reciprocal(1 + np.exp(-x))

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ...ir.expression import Apply, Constant
-from ...ir.region import Let, Ref, Region, Scalar, Store, walk
+from ...ir.region import Let, Reduce, Ref, Region, Scalar, Store, walk
 from ...ir.types import bf16, f16, f32
 
 NARROW = frozenset({"sigmoid_narrow", "gelu_narrow"})
-"""The narrow forms that there are; a target has some of them."""
+"""The narrow forms of CPUs."""
+GPU_NARROW = frozenset({"sigmoid_narrow", "exp2_narrow", "div_narrow"})
+"""Those of GPUs, where exponentials and divisions that are right in 24 bits take several times as many instructions."""
 CLOSE = 1e-6
 """How far the constants of a formula may be off those of its function, relatively."""
 SCALES = frozenset({"mul", "div", "neg", "abs", "where", "cast"})
@@ -26,16 +28,21 @@ def narrow_functions(region: Region, forms: frozenset[str] = NARROW) -> Region:
     Before: cast(mul(mul(x, 0.5), add(erf(mul(x, 0.7071)), 1.0)), bf16)    After: cast(gelu_narrow(x), bf16)
     Before: cast(mul(x, div(1.0, add(exp(neg(x)), 1.0))), f16)             After: cast(mul(x, sigmoid_narrow(x)), f16)
 
-    What lies between may only scale, as errors are relative; a named value is among it if nothing else reads it.
+    Before: t = exp(x)   s = sum j: t   cast(div(t, s), bf16)              After: t = exp2_narrow(mul(x, 1.44)) .. mul(t, div_narrow(1, s))
+
+    What lies between may only scale, as errors are relative; a named value is among it if nothing else reads it, and a sum of powers,
+    none of which is negative.
     """
+    powers = {s.name for s in region.body if isinstance(s, Let) and _is_power(s.value)}
+    totals = {s.name for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and (_is_power(s.value) or _name(s.value) in powers)}
     narrow: dict[str, bool] = {}
     """Of named values whether all readers read 16 bits of them."""
     body = []
     for statement in reversed(region.body):
-        found = _Narrowed(forms)
+        found = _Narrowed(forms, frozenset(totals))
         value = statement.value
-        if isinstance(statement, Let) and narrow.get(statement.name, False):
-            value = found.of(value)
+        if isinstance(statement, (Let, Reduce)) and narrow.get(statement.name, False):
+            value = found.of(value) if isinstance(statement, Let) or statement.name in totals else value
         elif isinstance(statement, (Let, Store)) and isinstance(value, Apply) and value.primitive in ("cast", "round"):
             (inner,) = value.args
             if value.dtype in (bf16, f16) and inner.dtype == f32:
@@ -50,9 +57,13 @@ def narrow_functions(region: Region, forms: frozenset[str] = NARROW) -> Region:
 
 @dataclass
 class _Narrowed:
-    """An expression of which 16 bits are read, rewritten: `names` are read so in it, `wide` are the parts that are read whole."""
+    """An expression of which 16 bits are read, rewritten: `names` are read so in it, `wide` are the parts that are read whole.
+
+    `totals` are sums of powers.
+    """
 
     forms: frozenset[str]
+    totals: frozenset[str] = frozenset()
     done: dict[int, Scalar] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     wide: list[Scalar] = field(default_factory=list)
@@ -72,6 +83,8 @@ class _Narrowed:
         found = _sigmoid(value) if "sigmoid_narrow" in self.forms else None
         if found is None and "gelu_narrow" in self.forms:
             found = _gelu(value)
+        if found is None and value.primitive == "exp" and "exp2_narrow" in self.forms:
+            found = Apply("exp2_narrow", (_times(value.args[0], math.log2(math.e)),), f32)
         if found is not None:
             self.wide.append(found)
             return found
@@ -80,7 +93,21 @@ class _Narrowed:
             return value
         first = value.args[:1] if value.primitive == "where" else ()
         self.wide += first
-        return replace(value, args=(*first, *(self.of(arg, depth + 1) for arg in value.args[len(first) :])))
+        args = (*first, *(self.of(arg, depth + 1) for arg in value.args[len(first) :]))
+        if value.primitive != "div" or "div_narrow" not in self.forms:
+            return replace(value, args=args)
+        if _name(args[1]) in self.totals and "exp2_narrow" in self.forms:
+            # Powers are 0 below the least normal number: of their sums 0 alone has an infinite inverse.
+            return Apply("mul", (args[0], Apply("div_narrow", (Constant(1.0, f32), args[1]), f32)), f32)
+        return replace(value, primitive="div_narrow", args=args)
+
+
+def _is_power(value: Scalar) -> bool:
+    return isinstance(value, Apply) and value.primitive == "exp" and value.dtype == f32
+
+
+def _name(value: Scalar) -> str | None:
+    return value.name if isinstance(value, Ref) else None
 
 
 def _sigmoid(value: Apply[Scalar]) -> Scalar | None:

@@ -388,7 +388,7 @@ class _Launch:
         total = Name(self.found.total.name, self.dtype)
 
         def change(part: Scalar) -> Scalar | None:
-            if isinstance(part, Apply) and part.primitive == "div" and part.args[1] == total:
+            if isinstance(part, Apply) and part.primitive in ("div", "div_narrow") and part.args[1] == total:
                 return Apply("mul", (transform(part.args[0], change), Name(INVERSE, self.dtype)), part.dtype)
             return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply
-from ....ir.ops.rounding import holds
+from ....ir.ops.rounding import FLOATS, holds
 from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
@@ -157,11 +157,26 @@ def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[
 
 CHUNK = 4096
 """Terms of a long sum of products that an accumulator of the instruction takes in a row."""
+AT_ONCE = 16
+"""Terms that an instruction adds up at once, of 16 bits; of 8 there are more."""
+
+
+def is_in_chunks(problem: Problem, found: Contraction, terms: Dim) -> bool:
+    """Whether a sum of so many terms is too long for one accumulator.
+
+    Each instruction may cost a unit of f32's last place. It is short where all of them together cost no more than half a unit of the
+    last place that the result is stored with, and up to four chunks whatever that is.
+    """
+    if not found.reduce.dtype.is_float:
+        return False
+    stored = next(operand.type.dtype for operand in problem.region.outputs if operand.name == found.store.output)
+    spare = FLOATS["f32"][0] - 2 - FLOATS[stored.name][0] if stored.name in FLOATS else 0
+    return is_long([terms], problem.symbols, max(4 * CHUNK, AT_ONCE << max(0, spare)))
 
 
 def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
     """acc += left * right over the contracted axes, merged, from `low` to `high`; a long sum in chunks, added compensated."""
-    if not acc.type.dtype.is_float or not is_long([high - low], block.problem.symbols, 4 * CHUNK):
+    if not is_in_chunks(block.problem, found, high - low):
         _multiply(block, acc, found, operands, step, low, high)
         return
     lost = block.lost(acc)
@@ -221,7 +236,7 @@ def instruction_order(problem: Problem, matched: MatrixProduct, schedule: Schedu
     """
     found = matched.product
     terms = dims.product(problem.region.extents[axis] for axis in found.over)
-    in_chunks = found.reduce.dtype.is_float and is_long([terms], problem.symbols, 4 * CHUNK)
+    in_chunks = is_in_chunks(problem, found, terms)
     step = 0 if matched.operands.dtype.bits == 16 else schedule["k"]
     return step, schedule["swap"], why_not_instruction(matched.operands, schedule, target), in_chunks
 

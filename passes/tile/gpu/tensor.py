@@ -12,10 +12,10 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ...regions.small_floats import small_floats
-from ..lower import Block, is_long, upper_bound, used_parameters
+from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decodable, decode_launches, decoding, decoding_seconds, is_coded, launch_seconds, waits
-from .matrix import CHUNK, FEWEST, MatrixProduct, instruction_order, k_steps, merged, multiply, operands_of, products_on, sizes_of
+from .matrix import FEWEST, MatrixProduct, instruction_order, is_in_chunks, k_steps, merged, multiply, operands_of, products_on, sizes_of
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, REACHED, beside, power_of_two, traffic
 from .sweep import fresh_block
@@ -229,7 +229,7 @@ def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
     if matched.product.block is not None:
         return False
     depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
-    return matched.product.reduce.dtype.is_float and is_long([depth], problem.symbols, 4 * CHUNK)
+    return is_in_chunks(problem, matched.product, depth)
 
 
 def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:

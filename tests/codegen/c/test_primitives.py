@@ -33,7 +33,7 @@ ELEMENTARY = (
 )
 NARROW = {"exp2_narrow": 2.0**-13, "sigmoid_narrow": 2.0**-12, "gelu_narrow": 2.0**-10}
 """How far what is read as 16 bits may be off, relatively."""
-FLOAT_ONLY = {*ELEMENTARY, *NARROW, "sqrt"} - {"pow"}
+FLOAT_ONLY = {*ELEMENTARY, *NARROW, "sqrt", "div_narrow"} - {"pow"}
 INTEGER_ONLY = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
 BOOL = (
     "add",

@@ -15,10 +15,10 @@ from ourcc.ir import dims
 from ourcc.ir.expression import Apply, Constant
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.region import Axis, Let, Load, Operand, Ref, Region, Scalar, Store, walk
+from ourcc.ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Store, walk
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32
-from ourcc.passes.regions.narrow_functions import narrow_functions
+from ourcc.passes.regions.narrow_functions import GPU_NARROW, narrow_functions
 from ourcc.runtime.engine import Engine
 
 NARROW = ("sigmoid_narrow", "gelu_narrow")
@@ -97,6 +97,46 @@ def test_only_forms_that_a_target_has() -> None:
     assert sorted(names(narrow_functions(region(both)))) == ["gelu_narrow", "sigmoid_narrow"]
     for form in ("gelu_narrow", "sigmoid_narrow"):
         assert names(narrow_functions(region(both), frozenset({form}))) == [form]
+
+
+def softmax(value: Scalar, total: str = "sum", dtype: DType = bf16, power: str = "exp") -> Region:
+    """Rows of 64 numbers, their powers and the sum of these."""
+    i, j = dims.symbol("i"), dims.symbol("j")
+    kinds = TensorType(f32, (3, 64)), TensorType(dtype, (3, 64))
+    body = (
+        Let("t", ("i", "j"), apply(power, Load("x0", (i, j), f32))),
+        Reduce("s", ("i",), total, ("j",), Ref("t", f32), f32),
+        Store("y0", ("i", "j"), (i, j), value),
+    )
+    return Region("softmax", (Operand("x0", kinds[0]),), (Operand("y0", kinds[1]),), (Axis("i", 3), Axis("j", 64)), body)
+
+
+def test_softmax_of_sixteen_bits() -> None:
+    """A sum of powers has the relative error of each of them; what else becomes of it is another function."""
+    powers, total = Ref("t", f32), Ref("s", f32)
+    before = softmax(rounded(apply("div", powers, total)))
+    after = narrow_functions(before, GPU_NARROW)
+    made = [part.primitive for s in after.body for part in walk(s.value) if isinstance(part, Apply)]
+    assert made == ["exp2_narrow", "mul", "cast", "mul", "div_narrow"]
+    given = {"x0": np.random.default_rng(0).uniform(-80, 0, (3, 64)).astype(np.float32)}
+    (wide,), (narrow,) = (run_region(each, given, {}).values() for each in (before, after))
+    np.testing.assert_allclose(narrow.astype(np.float32), wide.astype(np.float32), rtol=2**-7, atol=0)
+    assert narrow_functions(before) == before
+
+
+@pytest.mark.parametrize(
+    ("found", "divided"),
+    [
+        (softmax(apply("div", Ref("t", f32), Ref("s", f32)), dtype=f32), False),
+        (softmax(rounded(apply("log", apply("div", Ref("t", f32), Ref("s", f32))))), False),
+        (softmax(rounded(apply("div", Ref("t", f32), apply("add", Ref("s", f32), 1.0)))), True),
+        (softmax(rounded(apply("div", Ref("t", f32), Ref("s", f32))), "prod"), True),
+        (softmax(rounded(apply("div", Ref("t", f32), Ref("s", f32))), power="sin"), True),
+    ],
+)
+def test_powers_of_which_more_is_read_stay(found: Region, divided: bool) -> None:
+    after = [part.primitive for s in narrow_functions(found, GPU_NARROW).body for part in walk(s.value) if isinstance(part, Apply)]
+    assert "exp2_narrow" not in after and ("div_narrow" in after) is divided
 
 
 def test_a_named_value_is_narrow_if_nobody_reads_more_of_it() -> None:
