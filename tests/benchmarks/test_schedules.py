@@ -15,7 +15,15 @@ from .scripts import BENCHMARKS, KERNELS, script
 device, schedules = script("device", KERNELS), script("schedules", KERNELS)
 
 RECORDED = json.loads((BENCHMARKS / "results" / "gpu_schedules_h100.json").read_text(encoding="utf-8"))
-PRODUCTS = [row for row in RECORDED["problems"] if "products" in row["group"] and " 1 tokens" not in row["problem"]]
+IN_CHUNKS = ("Llama-3-70B products", "down")
+"""Sums of 28,672 terms were added up in chunks when they were timed; one accumulator takes them now, by another kernel."""
+PRODUCTS = [
+    row
+    for row in RECORDED["problems"]
+    if "products" in row["group"]
+    and " 1 tokens" not in row["problem"]
+    and not (row["group"] == IN_CHUNKS[0] and row["problem"].startswith(IN_CHUNKS[1]))
+]
 WORSE = 1.1
 
 
