@@ -1,7 +1,8 @@
 """The strategy `split_rows`: folds along few long rows, each row in parts of their own programs; a launch for each fold that reads others.
 
-A softmax is three launches: the highest of each part; of all parts, and the sum of each part's weights; of all sums, and the weights.
-Each program adds up what the parts of its row gave by itself, in order, so nothing waits between two launches.
+A softmax is two launches: of each part the highest number and the sum of weights against that; of all parts, which gives the weights.
+Each program adds up what the parts of its row gave by itself, in order, so nothing waits between two launches. A fold that no other
+base serves (`rebase`) has a launch of its own between them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ....ir.region.stores import Fold, needed, references, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import TensorType
+from ...regions.rebase import rebase
 from ...regions.simplify_region import split_axis
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
@@ -30,7 +32,7 @@ CHUNK = (1024, 8192)
 
 @dataclass(frozen=True)
 class LongRows:
-    """Rows along `axis`, and of each fold how many folds, one reading the other, come before it."""
+    """Rows along `axis`, and of each fold how many folds, one reading the other, come before it; one with a base comes with that."""
 
     axis: str
     stages: dict[str, int]
@@ -111,17 +113,18 @@ def read_rows(problem: Problem) -> LongRows | str:
     others = {each.name for each in region.axes} - {axis}
     if any(set(fold.axes) != others for fold in reduces) or not others <= set(stores[0].axes):
         return "its folds are not of single rows"
-    return LongRows(axis, _stages(region))
+    return LongRows(axis, _stages(region, dims.number(region.axis(axis).extent)))
 
 
-def _stages(region: Region) -> dict[str, int]:
-    """Of each fold how many others, one reading the other, it reads."""
+def _stages(region: Region, extent: int) -> dict[str, int]:
+    """Of each fold how many others, one reading the other, it waits for."""
     depth: dict[str, int] = {}
     for statement in region.body:
         if isinstance(statement, Store):
             continue
         read = max((depth[name] for name in references(statement) if name in depth), default=0)
-        depth[statement.name] = read + (1 if isinstance(statement, Reduce) else 0)
+        waits = isinstance(statement, Reduce) and rebase(region, statement, extent) is None
+        depth[statement.name] = read + (1 if waits else 0)
     return {s.name: depth[s.name] - 1 for s in region.body if isinstance(s, Reduce)}
 
 
@@ -133,6 +136,8 @@ class _Launches:
         self.chunk = dims.number(problem.region.axis(found.axis).extent) // parts
         self.region = split_axis(problem.region, found.axis, [self.chunk], problem.symbols)
         self.problem = replace(problem, region=self.region)
+        extent = dims.number(problem.region.axis(found.axis).extent)
+        self.rebased = {s.name: rebase(self.region, s, extent) for s in self.region.body if isinstance(s, Reduce)}
         self.part, self.inner = (axis.name for axis in self.region.axes if axis.name not in problem.region.extents)
         self.every = free_name(self.problem, "every")
         self.spaces = {fold.name: self._space(fold) for fold in self.region.body if isinstance(fold, Reduce)}
@@ -180,7 +185,14 @@ class _Launches:
         own, rows = self.found.stages[statement.name], self._rows(statement)
         if own > stage:
             return None
+        based = self.rebased[statement.name]
         if own == stage:
-            return replace(statement, axes=(*rows, self.part), over=(self.inner,))
-        load = Load(self.spaces[statement.name].name, tuple(map(dims.symbol, (*rows, self.every))), statement.dtype)
-        return replace(statement, axes=rows, over=(self.every,), value=load)
+            value = statement.value if based is None else based.of_part(self.parts)
+            return replace(statement, axes=(*rows, self.part), over=(self.inner,), value=value)
+        given = self._given(statement)
+        value = given if based is None else based.joined(given, self._given(based.base), self.parts)
+        return replace(statement, axes=rows, over=(self.every,), value=value)
+
+    def _given(self, fold: Reduce) -> Load:
+        """What each part gave."""
+        return Load(self.spaces[fold.name].name, tuple(map(dims.symbol, (*self._rows(fold), self.every))), fold.dtype)
