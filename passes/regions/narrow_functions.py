@@ -84,7 +84,7 @@ class _Narrowed:
         if found is None and "gelu_narrow" in self.forms:
             found = _gelu(value)
         if found is None and value.primitive == "exp" and "exp2_narrow" in self.forms:
-            found = Apply("exp2_narrow", (_times(value.args[0], math.log2(math.e)),), f32)
+            found = Apply("exp2_narrow", (times(value.args[0], math.log2(math.e)),), f32)
         if found is not None:
             self.wide.append(found)
             return found
@@ -114,7 +114,7 @@ def _sigmoid(value: Apply[Scalar]) -> Scalar | None:
     """1 / (1 + exp(-x)), and 1 + tanh(x), which is 2 sigmoid(2 x)."""
     raised = _one_more(value)
     if isinstance(raised, Apply) and raised.primitive == "tanh":
-        return _times(Apply("sigmoid_narrow", (_times(raised.args[0], 2.0),), f32), 2.0)
+        return times(Apply("sigmoid_narrow", (times(raised.args[0], 2.0),), f32), 2.0)
     if value.primitive != "div" or not _is(value.args[0], 1.0):
         return None
     raised = _one_more(value.args[1])
@@ -136,7 +136,7 @@ def _gelu(value: Apply[Scalar]) -> Scalar | None:
             rest = [factor for factor in factors if factor is not raised and factor is not x]
             numbers = [float(each.value) for each in rest if isinstance(each, Constant) and isinstance(each.value, int | float)]
             if len(numbers) == len(rest) == len(factors) - 2 and _is_over_root(error.args[0], x):
-                return _times(Apply("gelu_narrow", (x,), f32), 2.0 * math.prod(numbers))
+                return times(Apply("gelu_narrow", (x,), f32), 2.0 * math.prod(numbers))
     return None
 
 
@@ -170,5 +170,6 @@ def _is(value: Scalar, number: float) -> bool:
     return isinstance(value, Constant) and isinstance(value.value, int | float) and math.isclose(value.value, number, rel_tol=CLOSE)
 
 
-def _times(value: Scalar, number: float) -> Scalar:
-    return value if number == 1.0 else Apply("mul", (value, Constant(number, f32)), f32)
+def times(value: Scalar, number: float) -> Scalar:
+    """A value by a number of its dtype."""
+    return value if number == 1.0 else Apply("mul", (value, Constant(number, value.dtype)), value.dtype)

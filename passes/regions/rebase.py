@@ -13,8 +13,9 @@ import math
 from dataclasses import dataclass
 
 from ...ir.expression import Apply, Constant
-from ...ir.region import Let, Reduce, Ref, Region, Scalar, transform, walk
+from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, transform, walk
 from ...ir.types import boolean
+from .narrow_functions import times
 
 POWERS = ("exp", "exp2", "exp2_narrow")
 NODES = 256
@@ -29,7 +30,7 @@ class Rebase:
 
     base: Reduce
     term: Scalar
-    difference: Scalar
+    difference: Apply[Scalar]
     count: int
 
     @property
@@ -40,7 +41,7 @@ class Rebase:
     @property
     def is_plain(self) -> bool:
         """Whether terms are taken against the base itself, whatever it is."""
-        return isinstance(self.difference, Apply) and self.difference.args[1] == Ref(self.base.name, self.base.dtype)
+        return self.difference.args[1] == Ref(self.base.name, self.base.dtype)
 
     def of_part(self, parts: int) -> Scalar:
         """The term in one of so many parts of the row, where `base` is what the part gives."""
@@ -49,7 +50,7 @@ class Rebase:
             # A part of nothing but -inf has no highest number; its powers are 0 against any other.
             lowest: Scalar = Apply("eq", (own, Constant(-math.inf, own.dtype)), boolean)
             return self._against(Apply("where", (lowest, Constant(0.0, own.dtype), own), own.dtype))
-        return self._against(_times(own, parts))
+        return self._against(times(own, float(parts)))
 
     def joined(self, given: Scalar, base: Scalar, parts: int) -> Scalar:
         """What a part's sum is against the row's base; `given` is the sum and `base` the base as the part has them."""
@@ -61,16 +62,15 @@ class Rebase:
             # A part of nothing but -inf was taken against another number, from which the row's base may be far.
             nothing = Constant(0.0, given.dtype)
             return Apply("where", (Apply("eq", (given, nothing), boolean), nothing, scaled), given.dtype)
-        apart = self._moved(_times(base, parts))
+        apart = self._moved(times(base, float(parts)))
         square = Apply("mul", (apart, apart), self.base.dtype)
-        return Apply("add", (given, _times(square, self.count / parts)), self.base.dtype)
+        return Apply("add", (given, times(square, self.count / parts)), self.base.dtype)
 
     def _against(self, base: Scalar) -> Scalar:
         return transform(self.term, lambda part: base if part == Ref(self.base.name, self.base.dtype) else None)
 
     def _moved(self, base: Scalar) -> Scalar:
         """A part's base less the row's, as terms take the base."""
-        assert isinstance(self.difference, Apply)
         subtrahend = self.difference.args[1]
         own = transform(subtrahend, lambda part: base if part == Ref(self.base.name, self.base.dtype) else None)
         return Apply("sub", (own, subtrahend), self.base.dtype)
@@ -114,10 +114,10 @@ def _difference(term: Scalar, base: Reduce) -> Scalar | None:
 
 
 def _is_highest(value: Scalar, own: Scalar) -> bool:
-    """Whether powers are taken against the highest number, or against another one where that is not finite."""
+    """Whether powers are taken against the highest number, or, as that says, against 0."""
     if isinstance(value, Apply) and value.primitive == "where":
-        _, *sides = value.args
-        return own in sides and any(isinstance(side, Constant) for side in sides)
+        asked, *sides = value.args
+        return own in sides and Constant(0.0, own.dtype) in sides and not any(isinstance(part, Load) for part in walk(asked))
     return value == own
 
 
@@ -140,7 +140,3 @@ def _whole(region: Region, value: Scalar) -> Scalar | None:
         if len(list(walk(value))) > NODES:
             return None
     return value
-
-
-def _times(value: Scalar, number: float) -> Scalar:
-    return Apply("mul", (value, Constant(float(number), value.dtype)), value.dtype)

@@ -85,9 +85,9 @@ class Tensor:
                 yield Schedule(self.name, names)
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
-        found = decoding(match.problem, match.found, schedule["decoded"])
-        if not found.spaces:
+        if not schedule["decoded"]:
             return seconds(match, schedule, target, 1)
+        found = decoding(match.problem, match.found, schedule["decoded"])
         return seconds(_match(found), schedule, target, 1) + launch_seconds(found, target)
 
     def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
@@ -97,9 +97,9 @@ class Tensor:
     def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch, or more and the workspaces between them."""
         problem = match.problem
-        found = decoding(problem, match.found, schedule["decoded"])
-        if not found.spaces:
+        if not schedule["decoded"]:
             return TileProgram(problem.region.name, (_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+        found = decoding(problem, match.found, schedule["decoded"])
         launches = (*decode_launches(found, target), _launch(found.product, schedule, _match(found).found))
         spaces = tuple(space_param(space, "out") for space in found.spaces)
         return TileProgram(problem.region.name, launches, spaces, tuple(problem.symbols.ranges))

@@ -100,6 +100,7 @@ def test_parts_of_nothing_but_infinities() -> None:
         region("min", "exp(%d)"),
         region("max", "exp(sub(%x[i, j], %b))"),  # the highest of other numbers
         region("max", "exp(%d)", "max"),
+        region("max", "exp(%d)", mean="where(is_inf(%b), f32(-1000.0), %b)"),  # far below all numbers of a part
         region("max", "mul(%d, %d)"),
         region("max", "exp(add(%d, %b))"),
         region("sum", "mul(%d, %d)"),  # less the sum itself
