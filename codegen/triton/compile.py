@@ -14,8 +14,6 @@ from .children import COMPILERS
 from .cubin import launch_needs
 from .kernel import TritonKernel
 
-# Triton's copies through descriptors are instructions of this ISA.
-DESCRIPTOR_ISA = 86
 WARP = 32
 DEADLINE = 120.0
 """Seconds after which the toolchain is taken to hang on a kernel."""
@@ -132,8 +130,8 @@ def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
         "num_warps": kernel.warps,
         "num_stages": kernel.stages,
         "num_ctas": kernel.clusters,
-        # The lowest ISA that the target allows, so that the oldest driver that knows it loads the kernel.
-        "ptx_version": max(target.ptx_isa, DESCRIPTOR_ISA) if kernel.descriptors else target.ptx_isa,
+        # The lowest ISA that the target and the kernel allow, so that the oldest driver that knows it loads the kernel.
+        "ptx_version": max(target.ptx_isa, kernel.isa),
         # A fused multiply-add is printed where it is meant; subnormals are kept in library functions.
         "enable_fp_fusion": False,
         "enable_reflect_ftz": False,

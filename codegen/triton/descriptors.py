@@ -15,6 +15,8 @@ from . import indices
 from .emitter import Emitter, Tile
 from .words import shape_text
 
+ISA = 86
+"""Triton's copies through descriptors are instructions of this ISA of PTX."""
 _MAXIMUM_BLOCK = 256  # elements of one dimension of a block, a limit of the hardware
 
 
@@ -108,6 +110,7 @@ def _declare(emitter: Emitter, scope: Scope, operand: Param, block: _Block, stri
     if key not in emitter.descriptors:
         name = emitter.fresh(f"{operand.name}_descriptor")
         emitter.descriptors[key] = name
+        emitter.isa = max(emitter.isa, ISA)
         shape = ", ".join(indices.scalar(emitter, scope, extent) for extent in operand.shape)
         steps = ", ".join(indices.scalar(emitter, scope, stride) for stride in strides)
         emitter.preamble.append(f"{name} = tl.make_tensor_descriptor({operand.name}_ptr, [{shape}], [{steps}], {list(block.extents)})")

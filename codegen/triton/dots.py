@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...ir.errors import UnsupportedError
-from ...ir.tile.program import Dot, Value
+from ...ir.tile.program import Dot, Unpack, Value
 from ...ir.tile.scope import Scope
 from ...ir.types import DType
 from . import primitives
@@ -21,7 +21,11 @@ _TENSOR_CORES = {
     **{"i8": (("i32",), 32), "f8e4m3": (("f32",), 32), "f8e5m2": (("f32",), 32)},
 }
 _PRECISIONS = {"exact": "ieee", "tf32": "tf32", "tf32x3": "tf32x3"}
-_SCALED_FORMATS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "f16": "fp16", "bf16": "bf16"}
+_SCALED_FORMATS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "f4e2m1": "e2m1", "f16": "fp16", "bf16": "bf16"}
+_SCALED_ISA = 88
+"""The ISA of PTX that names blocks of 16 and 32."""
+_SCALES = {"f8e8m0": (32,), "f8e4m3": (16,)}
+"""The types of block scales, and how many elements share one: MX's, and NVIDIA's for f4e2m1."""
 
 
 @dataclass(frozen=True)
@@ -155,22 +159,26 @@ def _cast(emitter: Emitter, printed: Tile, target: DType) -> str:
 
 
 def _scaled(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Print) -> Tile:
-    """Block-scaled formats: scales are (rows, blocks of 32 along the contraction), as bytes of f8e8m0."""
+    """Block-scaled formats: scales are (rows, blocks along the contraction); f4e2m1 stays in pairs, a byte each."""
     types = (value.left.type.dtype, value.right.type.dtype)
     if any(dtype.name not in _SCALED_FORMATS for dtype in types) or len(found.contracted) != 1 or found.batch:
         raise UnsupportedError(
             f"scaled dot of {types[0]} and {types[1]} over {', '.join(found.contracted)} is not supported in Triton kernels",
-            hint="use f8e4m3 or f8e5m2 operands with one contracted axis and no batch axis, or scale before the dot",
+            hint="use f8e4m3, f8e5m2 or f4e2m1 operands with one contracted axis and no batch axis, or scale before the dot",
         )
     texts: list[str] = []
+    (along,) = found.contracted
+    emitter.isa = max(emitter.isa, _SCALED_ISA)
     sides = (
-        (value.left, value.left_scale, found.left, (found.left, found.contracted)),
-        (value.right, value.right_scale, found.right, (found.contracted, found.right)),
+        (value.left, value.left_scale, found.left, False),
+        (value.right, value.right_scale, found.right, True),
     )
-    for operand, scale, own, groups in sides:
-        texts.append(_operand(emitter, scope, operand, ((), *groups), tile))
-        texts.append("None" if scale is None else _scale(emitter, scope, scale, own, tile))
-        texts.append(f'"{_SCALED_FORMATS[operand.type.dtype.name]}"')
+    for operand, scale, own, is_last in sides:
+        operand, inner = _stored(operand, along)
+        groups = ((), (inner,), own) if is_last else ((), own, (inner,))
+        texts.append(_operand(emitter, scope, operand, groups, tile))
+        texts.append("None" if scale is None else _scale(emitter, scope, scale, own, scope.extent(along), tile))
+        texts.append(f'"{_SCALED_FORMATS[types[is_last].name]}"')
     acc = emitter.broadcast(scope, tile(emitter, scope, value.acc, value.type.axes), (*found.left, *found.right))
     return _result(
         emitter,
@@ -181,10 +189,22 @@ def _scaled(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Prin
     )
 
 
-def _scale(emitter: Emitter, scope: Scope, scale: Value, own: tuple[str, ...], tile: Print) -> str:
-    if scale.type.dtype.name != "f8e8m0":
-        raise UnsupportedError(f"block scale of a dot is {scale.type.dtype}, expected f8e8m0", hint="apply other scales to the product")
-    order = (*own, *(axis for axis in scale.type.axes if axis not in own))
+def _stored(operand: Value, along: str) -> tuple[Value, str]:
+    """An operand as the instruction reads it, and its contracted axis: elements of 4 bits are the bytes that hold them."""
+    if operand.type.dtype.bits == 8 or not isinstance(operand, Unpack):
+        return operand, along
+    return operand.value, operand.before
+
+
+def _scale(emitter: Emitter, scope: Scope, scale: Value, own: tuple[str, ...], extent: int, tile: Print) -> str:
+    dtype, blocks = scale.type.dtype, [axis for axis in scale.type.axes if axis not in own]
+    size = extent // scope.extent(blocks[0]) if len(blocks) == 1 else 0
+    if size not in _SCALES.get(dtype.name, ()):
+        raise UnsupportedError(
+            f"block scale of a dot is {dtype} for {size or 'no'} elements, expected f8e8m0 for 32 or f8e4m3 for 16",
+            hint="apply other scales to the product",
+        )
+    order = (*own, *blocks)
     return emitter.broadcast(scope, tile(emitter, scope, scale, order), order)
 
 

@@ -58,6 +58,7 @@ class Emitter:
     preamble: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     anywhere: frozenset[str] = frozenset()
+    isa: int = 0
 
     def line(self, text: str) -> None:
         """One line of the kernel's body at the current depth."""

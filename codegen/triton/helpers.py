@@ -381,12 +381,18 @@ def pow_f32(x, y):
     return tl.where((power == 0) | (base == 1.0), 1.0, value).to(tl.float32)
 """,
     # --- narrow floats: the hardware saturates where the format overflows to NaN or infinity ---------------------------
-    # A power of two by its exponent: 0 is the subnormal 2^-127, 255 is NaN.
+    # A power of two by its exponent: 0 is the subnormal 2^-127, 255 is NaN, as which all else comes that has no logarithm.
     """
 def from_f8e8m0(x):
     bits = x.to(tl.int32)
     exponent = tl.where(bits == 0, 0x400000, bits << 23)
     return tl.where(bits == 255, 0x7FC00000, exponent).to(tl.float32, bitcast=True)
+""",
+    """
+def to_f8e8m0(x):
+    bits = x.to(tl.int32, bitcast=True)
+    power = tl.where(bits < 0x800000, (bits > 0x400000).to(tl.int32), (bits + 0x400000) >> 23)
+    return tl.where((bits <= 0) | (bits >= 0x7F400000), 255, power).to(tl.uint8)
 """,
     """
 def to_f8e4m3(x):

@@ -31,7 +31,8 @@ class TritonKernel:
     `source` defines the function `name`. The cubin takes the arguments in order and then two scratch pointers (null
     unless `Resources.scratch` says otherwise, which it does for kernels with `descriptors`). `grid` is the number of
     programs as a dimension over the symbols; a persistent kernel's is at most the number it was printed for. `notes`
-    says what was decided that a reader would not expect, such as a dot without tensor cores.
+    says what was decided that a reader would not expect, such as a dot without tensor cores. Its instructions take an `isa` of PTX at
+    least, 0 that which the architecture takes anyway.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TritonKernel:
     stages: int
     clusters: int = 1
     descriptors: bool = False
+    isa: int = 0
     notes: tuple[str, ...] = ()
 
     @property

@@ -70,8 +70,6 @@ def cast(text: str, source: DType, target: DType, helpers: set[str]) -> str:
     """`text` of type `source` converted to `target`, rounding and overflowing as `ir.scalar.cast` says."""
     if source == target:
         return text
-    if target.name == "f8e8m0":
-        raise UnsupportedError(f"cast from {source} to {target} is not supported in Triton kernels", hint="round scales when building")
     if source.name == "f8e8m0":
         helpers.add("from_f8e8m0")
         return cast(f"from_f8e8m0({text})", f32, target, helpers)
@@ -82,7 +80,7 @@ def cast(text: str, source: DType, target: DType, helpers: set[str]) -> str:
         return f"({text} != 0)"
     if target.is_float and target.bits < 32 and source != f32:
         return cast(f"{text}.to(tl.float32)", f32, target, helpers)
-    if target.name in ("f8e4m3", "f8e5m2"):
+    if target.name in ("f8e4m3", "f8e5m2", "f8e8m0"):
         helpers.add(f"to_{target}")
         return f"to_{target}({text})"
     return f"{text}.to({language_type(target)})"

@@ -75,6 +75,7 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
         stages=_hint(launch, "stages", 3),
         clusters=_hint(launch, "cluster", 1),
         descriptors=bool(emitter.preamble),
+        isa=emitter.isa,
         notes=tuple(emitter.notes),
     )
 

@@ -79,12 +79,12 @@ def dot(value: Dot, args: list[Tile], inside: Mapping[str, Array]) -> Tile:
     """acc + left @ right; `inside` says for every axis which of its lanes lie in its domain."""
     left, right, acc = args[:3]
     scales = iter(args[3:])
-    left = _scaled(left, next(scales)) if value.left_scale is not None else left
-    right = _scaled(right, next(scales)) if value.right_scale is not None else right
+    inner = tuple(a for a in left.axes if a not in acc.axes)
+    left = _scaled(left, next(scales), inner) if value.left_scale is not None else left
+    right = _scaled(right, next(scales), inner) if value.right_scale is not None else right
     batch = tuple(a for a in acc.axes if a in left.axes and a in right.axes)
     rows = tuple(a for a in acc.axes if a in left.axes and a not in batch)
     columns = tuple(a for a in acc.axes if a not in batch and a not in rows)
-    inner = tuple(a for a in left.axes if a not in acc.axes)
     sizes = dict(zip(left.axes + right.axes + acc.axes, left.data.shape + right.data.shape + acc.data.shape, strict=True))
     first = _Matrix(left.over(batch + rows + inner), (batch, rows, inner), sizes)
     second = _Matrix(right.over(batch + inner + columns), (batch, inner, columns), sizes)
@@ -108,8 +108,14 @@ class _Matrix:
         self.poison = None if tile.poison is None else np.broadcast_to(tile.poison, tile.data.shape).reshape(shape)
 
 
-def _scaled(operand: Tile, scale: Tile) -> Tile:
-    wide, factor = operand.cast(f32), scale.cast(f32).over(operand.axes)
+def _scaled(operand: Tile, scale: Tile, inner: tuple[str, ...]) -> Tile:
+    blocks = next((axis for axis in scale.axes if axis not in operand.axes), None)
+    factor = scale.cast(f32)
+    if blocks is not None:
+        place, size = factor.axes.index(blocks), operand.data.shape[operand.axes.index(inner[0])]
+        repeated = [None if part is None else np.repeat(part, size // part.shape[place], place) for part in (factor.data, factor.poison)]
+        factor = Tile(tuple(inner[0] if axis == blocks else axis for axis in factor.axes), *repeated)
+    wide, factor = operand.cast(f32), factor.over(operand.axes)
     return Tile(operand.axes, wide.data * factor.data, either(operand.poison, factor.poison))
 
 
@@ -245,7 +251,7 @@ def join(value: Join, left: Tile, right: Tile) -> Tile:
 
 
 def unpack(value: Unpack, arg: Tile) -> Tile:
-    """Field f of byte b is element (8 / bits) * b + f, sign-extended if the result is signed."""
+    """Field f of byte b is element (8 / bits) * b + f, sign-extended if the result is signed, the bits of a float if it is one."""
     kept = tuple(axis for axis in arg.axes if axis != value.before)
     moved = arg.over((*kept, value.before))
     fields = 8 // value.bits
@@ -257,7 +263,9 @@ def unpack(value: Unpack, arg: Tile) -> Tile:
     poison = None
     if moved.poison is not None:
         poison = np.repeat(np.broadcast_to(moved.poison, moved.data.shape), fields, axis=-1)
-    data = numbers.reshape(shape).astype(value.type.dtype.numpy)
+    numbers = numbers.reshape(shape)
+    kind = value.type.dtype
+    data = numbers.astype(np.uint8).view(kind.numpy) if kind.is_float else numbers.astype(kind.numpy)
     return Tile((*kept, value.after), data, poison).over(value.type.axes)
 
 

@@ -111,7 +111,7 @@ class Dot:
 
     `precision`: exact (products and sums in the accumulator type), tf32, tf32x3; pairs, where products of two neighbours (the first
     and the second along the sum, the third and the fourth) are added in 16 bits, which saturate. `left_scale`, `right_scale` are block
-    scales (dot_scaled) or None.
+    scales or None: over axes of their operand, or one of blocks for the contracted one, of which each holds neighbours in equal numbers.
     """
 
     left: Value
@@ -166,7 +166,8 @@ class Join:
 
 @dataclass(frozen=True)
 class Unpack:
-    """Bytes to packed fields: axis `before` of bytes becomes `after` of fields, `bits` wide, low field first."""
+    """Bytes to packed fields: axis `before` of bytes becomes `after` of fields, `bits` wide, low field first; floats of so many bits are
+    what the fields say."""
 
     value: Value
     before: str

@@ -77,7 +77,7 @@ def check_value(scope: Scope, symbols: Collection[str], value: Value) -> None:
     elif isinstance(value, TileApply):
         _check_apply(value)
     elif isinstance(value, Dot):
-        _check_dot(value)
+        _check_dot(scope, value)
     elif isinstance(value, (Reduce, Scan)):
         _check_fold(value)
     else:
@@ -152,7 +152,7 @@ def _check_apply(value: TileApply) -> None:
         raise VerifyError(f"bitcast from {source} to {value.dtype}, expected the same width")
 
 
-def _check_dot(value: Dot) -> None:
+def _check_dot(scope: Scope, value: Dot) -> None:
     left, right, acc = value.left.type, value.right.type, value.acc.type
     if acc != value.type:
         raise VerifyError(f"dot has an accumulator of {acc} and type {value.type}, expected the same")
@@ -166,6 +166,20 @@ def _check_dot(value: Dot) -> None:
         if axis not in left.axes or axis not in right.axes:
             raise VerifyError(f"dot contracts {axis}, which only one of {left} and {right} has", hint="reduce that operand first")
     _check_dot_types(value, left.dtype, right.dtype, acc.dtype)
+    for scale, operand in ((value.left_scale, left), (value.right_scale, right)):
+        if scale is not None and not (scale.type.dtype.is_float and _scales(scope, scale.type, operand, contracted)):
+            hint = "a block scale has an axis of blocks for the contracted one, such as load %s[i, k_block] of load %x[i, k]"
+            raise VerifyError(f"dot scale of {scale.type} on {operand}, expected a float over axes of its operand, or of blocks", hint=hint)
+
+
+def _scales(scope: Scope, scale: TileType, operand: TileType, contracted: set[str]) -> bool:
+    """Whether a scale's axes are those of its operand, but for one of blocks along the only contracted one."""
+    others = set(scale.axes) - set(operand.axes)
+    if not others:
+        return True
+    if len(others) > 1 or len(contracted) > 1 or contracted & set(scale.axes):
+        return False
+    return scope.extent(*contracted) % scope.extent(*others) == 0
 
 
 def _check_dot_types(value: Dot, left: DType, right: DType, acc: DType) -> None:
@@ -180,10 +194,6 @@ def _check_dot_types(value: Dot, left: DType, right: DType, acc: DType) -> None:
     wanted = {"exact": acc.name, "pairs": "i32"}.get(value.precision, "f32")
     if value.precision != "exact" and not (left.name == right.name == acc.name == wanted):
         raise VerifyError(f"dot precision {value.precision} on {left} and {right} into {acc}, expected {wanted} throughout")
-    for scale, operand in ((value.left_scale, value.left), (value.right_scale, value.right)):
-        if scale is not None and not (scale.type.dtype.is_float and set(scale.type.axes) <= set(operand.type.axes)):
-            hint = "a block scale is loaded at the operand's own axes, such as load %s[i, k // 32]"
-            raise VerifyError(f"dot scale of {scale.type} on {operand.type}, expected a float over axes of its operand", hint=hint)
 
 
 def _check_fold(value: Reduce | Scan) -> None:
@@ -218,7 +228,8 @@ def _check_reshape(scope: Scope, value: Rename | Join | Unpack | Expand2to4) -> 
             raise VerifyError(f"join along {value.axis} has type {value.type}, expected {value.axis} as its last axis")
     elif isinstance(value, Unpack):
         before, after, source = (value.before,), (value.after,), value.value.type
-        if value.bits not in (1, 2, 4) or source.dtype.name not in ("u8", "i8") or not value.type.dtype.is_integer:
+        held = value.type.dtype
+        if value.bits not in (1, 2, 4) or source.dtype.name not in ("u8", "i8") or not (held.is_integer or held.bits == value.bits):
             raise VerifyError(f"unpack of {source} to {value.bits} bits as {value.type}, expected bytes to 1, 2 or 4 bits")
         ratio = 8 // value.bits
     else:

@@ -61,7 +61,7 @@ def product(x_ptr, y_ptr, z_ptr, size_K):
 def specialised() -> CompiledKernel:
     arguments = [Argument(name, "operand", type, True) for name, type in (("x", "*bf16"), ("y", "*bf16"), ("z", "*fp32"))]
     arguments.append(Argument("K", "size", "i32", True))
-    return compile_kernel(TritonKernel("product", SPECIALISED, tuple(arguments), 1, 4, 3, descriptors=True), gpu_target("sm_100a"))
+    return compile_kernel(TritonKernel("product", SPECIALISED, tuple(arguments), 1, 4, 3, descriptors=True, isa=86), gpu_target("sm_100a"))
 
 
 def test_a_specialised_kernel_is_launched_with_the_warps_that_it_was_compiled_for() -> None:

@@ -180,10 +180,10 @@ def test_bools() -> None:
         assert np.array_equal(result, wanted), name
 
 
-CASTS = [("f32", n) for n in ("f16", "bf16", "f8e4m3", "f8e5m2", "bool", "f64")]
+CASTS = [("f32", n) for n in ("f16", "bf16", "f8e4m3", "f8e5m2", "f8e8m0", "bool", "f64")]
 CASTS += [("bf16", "f32"), ("f16", "bf16"), ("bf16", "f8e4m3"), ("f8e4m3", "f32"), ("f8e5m2", "f16"), ("f64", "f32"), ("f64", "bf16")]
 CASTS += [("i32", n) for n in ("i8", "u8", "f32", "f16", "bf16", "bool", "i64")]
-CASTS += [("i8", "i32"), ("u8", "f32"), ("bool", "f32"), ("bool", "i32"), ("i64", "f32")]
+CASTS += [("i8", "i32"), ("u8", "f32"), ("bool", "f32"), ("bool", "i32"), ("i64", "f32"), ("bf16", "f8e8m0")]
 
 
 ROUNDINGS = [("round", "f32", name) for name in ("f16", "bf16", "f8e4m3", "f8e5m2")]
@@ -199,6 +199,10 @@ def test_casts(primitive: str, source: str, target: str) -> None:
         if target.startswith("f8"):
             edges = [464, 465, 448, 61439, 61440, -61440, np.inf, np.nan]
             values = np.concatenate([np.linspace(-600, 600, NUMBER - 8), edges]).astype(before.numpy)
+        if target == "f8e8m0":
+            powers = np.ldexp(np.linspace(0.4, 2.2, NUMBER // 2), np.arange(NUMBER // 2) % 278 - 149)
+            ends = [0.0, -0.0, 2.0**-127, 1.5 * 2.0**-127, 2.0**-149, 1.5, 1.5 * 2.0**127, 1.4375 * 2.0**127, np.inf, -np.inf, np.nan]
+            values = np.concatenate([values[: NUMBER - NUMBER // 2 - len(ends)], powers, ends]).astype(before.numpy)
     load = Load("x", (LANES,), TileType(before, ("i",)))
     store = Store("y", (LANES,), TileApply(primitive, (load,), after, type=TileType(after, ("i",))))
     params = (Param("x", before, (("i", NUMBER),)), Param("y", after, (("i", NUMBER),), "out"))

@@ -177,6 +177,29 @@ def test_dot_contracts_several_axes_keeps_common_ones_and_scales() -> None:
     assert np.allclose(one(scaled, "f32[i 4]", a=a, b=b, s=scale), scale * (a * b).sum(axis=(1, 2)), rtol=1e-5)
 
 
+def test_scales_of_blocks_along_a_sum() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((4, 8)).astype(np.float32)
+    s, t = rng.standard_normal((4, 2)).astype(np.float32), rng.standard_normal((2,)).astype(np.float32)
+    body = """store %y[i, k] = dot(load %a[i, j] : f32[i, j], load %b[k, j] : f32[k, j], full(0) : f32[i, k],
+                                   left_scale = load %s[i, u] : f32[u, i], right_scale = load %t[u] : f32[u]) : f32[i, k]"""
+    wide = np.repeat(s, 4, 1) * a, np.repeat(t, 4) * b
+    assert np.allclose(one(body, "f32[i 4, k 4]", a=a, b=b, s=s, t=t), wide[0] @ wide[1].T, rtol=1e-5)
+
+
+def test_pairs_of_four_bits_are_floats() -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (4, 4), np.uint8)
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    expected = numbers[np.stack([codes & 15, codes >> 4], -1).reshape(4, 8)]
+    body = """%p = unpack(load %x[i, k] : u8[i, k], k -> j, 4 low first) : f4e2m1[i, j]
+              store %y[i, j] = cast(%p) : f32[i, j]"""
+    assert np.array_equal(one(body, "f32[i 4, j 8]", x=codes), expected)
+    dot = """%p = unpack(load %x[i, k] : u8[i, k], k -> j, 4 low first) : f4e2m1[i, j]
+             %q = unpack(load %x[u, k] : u8[u, k], k -> j, 4 low first) : f4e2m1[u, j]
+             store %y[i, u] = dot(%p, %q, full(0) : f32[i, u]) : f32[i, u]"""
+    assert np.array_equal(one(dot, "f32[i 4, u 2]", x=codes), expected @ expected[:2].T)
+
+
 def test_integer_dot_wraps_in_its_accumulator() -> None:
     a = np.full((4, 8), 127, np.int8)
     body = "store %y[i] = dot(load %a[i, j] : i8[i, j], load %a[i, j] : i8[i, j], full(2147483647) : i32[i]) : i32[i]"

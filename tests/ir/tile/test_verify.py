@@ -147,7 +147,19 @@ RULES = {
         "dot precision tf32 on f16 and f16 into f32, expected f32 throughout",
     ),
     "dot scale": (
-        X + " %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : f32[h]) : f32[i]",
+        X + " %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : f32[k, h]) : f32[i]",
+        r"dot scale of f32\[k, h\] on f32\[i, k\]",
+    ),
+    "dot scale of integers": (
+        X + " %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : i32[i]) : f32[i]",
+        r"dot scale of i32\[i\] on f32\[i, k\]",
+    ),
+    "dot scale of uneven blocks": (
+        X + " axis b in 0..3 extent 3 %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : f32[b]) : f32[i]",
+        r"dot scale of f32\[b\] on f32\[i, k\]",
+    ),
+    "dot scale of two sums": (
+        X + " %a = dot(%t, %t, full(0) : f32, left_scale = full(1) : f32[h]) : f32",
         r"dot scale of f32\[h\] on f32\[i, k\]",
     ),
     "reduce kind": (X + " %a = reduce mean k (%t) : f32[i]", "reduce 'mean' is unknown, expected one of: sum"),
