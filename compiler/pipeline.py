@@ -17,7 +17,7 @@ from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
-from ..passes.quantize import QUANTIZATIONS
+from ..passes.quantize import QUANTIZATIONS, STORED
 from ..passes.quantize.words import HALVES
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
@@ -58,7 +58,6 @@ GRAPH_PIPELINE = (
 )
 # What changes weights comes behind it, when they are constants; they are pruned before they are rounded.
 SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
-QUANTIZE_PASSES = {name: ", ".join(each.steps) for name, each in QUANTIZATIONS.items()}
 
 
 class Simplified(NamedTuple):
@@ -197,8 +196,9 @@ def product_passes(options: BuildOptions) -> str:
 
 def weight_passes(options: BuildOptions) -> list[str]:
     """The passes that prune and quantize weights as the options ask."""
-    asked = ((options.sparsity, SPARSITY_PASSES), (options.quantize, QUANTIZE_PASSES))
-    found = [known[name] for name, known in asked if name is not None]
+    stored = min((target.stored for target in options.targets), key=STORED.index)
+    found = [] if options.sparsity is None else [SPARSITY_PASSES[options.sparsity]]
+    found += [] if options.quantize is None else QUANTIZATIONS[options.quantize].steps(stored)
     return [*found, "eliminate_dead_code"] if found else []
 
 

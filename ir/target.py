@@ -286,7 +286,8 @@ class GpuTarget:
     memory to getting.
     `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
     rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows. `in_tf32` is not the
-    part's but the user's: products of float32 are one of tf32 each, not three.
+    part's but the user's: products of float32 are one of tf32 each, not three. One that `scales_blocks` has instructions that multiply
+    small floats by scales of 8 bits for each block, those of 4 bits at the rate `f4`.
     """
 
     name: str
@@ -308,11 +309,13 @@ class GpuTarget:
     board: str
     source: str
     in_tf32: bool = False
+    scales_blocks: bool = False
     compares_strategies: ClassVar[bool] = False
 
 
-def _rates(f64: float, f32: float, tf32: float, half: float, fp8: float, i8: float) -> dict[str, float]:
-    return {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half, "f8e4m3": fp8, "f8e5m2": fp8, "i8": i8}
+def _rates(f64: float, f32: float, tf32: float, half: float, fp8: float, i8: float, f4: float | None = None) -> dict[str, float]:
+    known = {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half, "f8e4m3": fp8, "f8e5m2": fp8, "i8": i8}
+    return known if f4 is None else {**known, "f4": f4}
 
 
 # Caches: 5,120 bytes a cycle as NVIDIA states for A100 (white paper) and H100 keeps, at 1.98 GHz; two dies of B200 twice that, which no
@@ -339,8 +342,9 @@ _H100 = replace(
 )
 _B200 = GpuTarget(
     *("sm_100a", 100, 148, 232_448, 65_536, 262_144, 8e12, 126 * 2**20),
-    _rates(37e12, 75e12, 1125e12, 2250e12, 4500e12, 4500e12),
+    _rates(37e12, 75e12, 1125e12, 2250e12, 4500e12, 4500e12, 9000e12),
     *("tcgen05", 64, 86),
+    scales_blocks=True,
     memory_bytes=180 * 10**9,
     cache_rate=10240 * 1.965e9,
     port_rate=64 * 1.965e9,
@@ -353,7 +357,7 @@ _B300 = replace(
     _B200,
     name="sm_103a",
     capability=103,
-    rates=_rates(1.25e12, 75e12, 1125e12, 2250e12, 4500e12, 0.15e15),
+    rates=_rates(1.25e12, 75e12, 1125e12, 2250e12, 4500e12, 0.15e15, 13_100e12),
     ptx_isa=88,
     memory_bytes=288 * 10**9,
     board="B300",

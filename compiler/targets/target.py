@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ...ir.extras import fault_of, install_hint
 from ...ir.target import CPU_LEVELS, cpu_level, gpu_target, level_for
+from ...passes.quantize import CODES, SCALES
 from .machine import Cpu, CudaDriver, DeviceFigures, measure_rates, memory_bytes, probe_cuda, read_cpu
 
 
@@ -56,6 +57,11 @@ class Target(ABC):
 
     @property
     @abstractmethod
+    def stored(self) -> str:
+        """What of activations is stored as of weights (passes.quantize.STORED)."""
+
+    @property
+    @abstractmethod
     def loaded_as(self) -> str:
         """The name by which `load` asks for what was built for it."""
 
@@ -90,6 +96,11 @@ class CpuTarget(Target):
     needs_compiler = True
     # Small kernels are as fast joined as apart, and fewer; wide products were measured to take up to 6 % longer than their parts.
     most_joined = 1 << 21
+
+    @property
+    def stored(self) -> str:
+        # Codes are multiplied as integers, and sums of them by both scales.
+        return ""
 
     @property
     def loaded_as(self) -> str:
@@ -131,6 +142,11 @@ class CudaTarget(Target):
     needs_compiler = False
     # A launch costs microseconds.
     most_joined = None
+
+    @property
+    def stored(self) -> str:
+        # Instructions that scale blocks take both factors as weights are stored; others what scales of powers of two lose nothing to.
+        return CODES if gpu_target(self.machines[0]).scales_blocks else SCALES
 
     @property
     def loaded_as(self) -> str:

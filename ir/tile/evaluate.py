@@ -113,8 +113,9 @@ def _scaled(operand: Tile, scale: Tile, inner: tuple[str, ...]) -> Tile:
     factor = scale.cast(f32)
     if blocks is not None:
         place, size = factor.axes.index(blocks), operand.data.shape[operand.axes.index(inner[0])]
-        repeated = [None if part is None else np.repeat(part, size // part.shape[place], place) for part in (factor.data, factor.poison)]
-        factor = Tile(tuple(inner[0] if axis == blocks else axis for axis in factor.axes), *repeated)
+        data = np.repeat(factor.data, size // factor.data.shape[place], place)
+        poison = None if factor.poison is None else np.repeat(factor.poison, size // factor.poison.shape[place], place)
+        factor = Tile(tuple(inner[0] if axis == blocks else axis for axis in factor.axes), data, poison)
     wide, factor = operand.cast(f32), factor.over(operand.axes)
     return Tile(operand.axes, wide.data * factor.data, either(operand.poison, factor.poison))
 

@@ -18,6 +18,11 @@ def activation_name(rounding: str) -> str:
 ACTIVATION = activation_name(INTEGER)
 INTEGERS = (INTEGER, "mxfp4", "nvfp4")
 """Roundings of activations whose codes are multiplied as integers."""
+STORABLE = ("mxfp8", "mxfp4", "nvfp4")
+"""Roundings of activations to formats of weights that have scales of 8 bits, as which they may be stored."""
+SCALES, CODES = "scales", "codes"
+STORED = ("", SCALES, CODES)
+"""What of activations is stored as of weights: nothing, their scales, their codes as well."""
 SCORES = "int8-scores"
 """What it is called that attention multiplies queries by keys as codes of 8 bits, with a scale for each token of a head."""
 
@@ -57,16 +62,16 @@ class Quantization:
         """Whether products are sums of integers."""
         return self.activations in INTEGERS
 
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """The passes that do it."""
+    def steps(self, stored: str = "") -> tuple[str, ...]:
+        """The passes that do it; of activations is `stored` what may be as it is of weights."""
         coded = "pack_codes" if self.format is None else f"encode_weights{{format={self.format}}}"
         weights = coded if self.is_coded else "quantize_int8_weight"
         scores = ("quantize_attention",) if self.scores else ()
         if self.activations is None:
             return (weights,)
-        to = "" if self.activations == INTEGER else f"{{format={self.activations}}}"
-        return (weights, f"quantize_activations{to}", *scores)
+        how = [] if self.activations == INTEGER else [f"format={self.activations}"]
+        how += [f"stored={stored}"] if stored and self.activations in STORABLE else []
+        return (weights, f"quantize_activations{{{', '.join(how)}}}" if how else "quantize_activations", *scores)
 
 
 QUANTIZATIONS: dict[str, Quantization] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from ...ir.types import f32, i8, u8
 from ..base import Pass, PassContext
 from ..match import operand, producer
 from ..weights.weights import Weight, values_of, weights_of
+from . import CODES, STORABLE, STORED
 from .coded_factors import lies_apart
-from .roundings import BLOCK, ROUNDINGS, block_of, rounded, why_not_in_format
+from .roundings import BLOCK, ROUNDINGS, block_of, in_format, rounded, why_not_in_format
 from .rows import image_scales
 
 LARGEST = 127
@@ -28,6 +29,8 @@ POSITIVE = ("relu", "sigmoid", "abs")
 KEEPING = ("max_pool", "avg_pool", "reshape", "transpose", "slice", "cast")
 """Ops whose results have no negative numbers if their operand has none; of floats, as integers wrap."""
 IMAGE = -1
+Rounded: TypeAlias = tuple[Value, Value | None]
+"""What is multiplied by a weight, and what the product is multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +46,31 @@ class QuantizeActivations(Pass):
     scale is not finite. `integer_products` multiplies codes by those of channels. Weights in a format whose codes are integers of 8 bits
     (`decode`) have activations with scales in blocks; `passes/regions/affine.py` sums up their products as integers.
     In another `format` than int8 (roundings.py) what weights of that format are multiplied by is rounded to it; images stay as they are.
+    Where weights' scales are of 8 bits, `scales` of activations may be `stored` as those are, or `codes` as well.
     """
 
     format: str = "int8"
+    stored: str = ""
     numerics: ClassVar[Numerics] = "LOSSY"
 
     def check(self) -> None:
         """The format is one that activations are rounded to."""
         if self.format not in ROUNDINGS:
             raise UsageError(f"pass {self.name}: format is {self.format!r}, expected one of {', '.join(ROUNDINGS)}")
+        if self.stored not in STORED:
+            raise UsageError(f"pass {self.name}: stored is {self.stored!r}, expected one of {', '.join(map(repr, STORED))}")
+        if self.stored and self.format not in STORABLE:
+            raise UsageError(f"pass {self.name}: {self.format} has no scales of 8 bits, and is not stored as weights are")
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Every product of a matrix or more with an int8 weight; what several products read is rounded once."""
         changed = False
         for graph in module.functions.values():
             rewriter = context.rewriter(module, graph, self.name)
-            known: dict[tuple[Value, int], Value] = {}
+            known: dict[tuple[Value, int], Rounded] = {}
             for weight in weights_of(graph):
                 if why_not(weight, self.format) is None and context.spend():
-                    _quantize(rewriter, weight, self.format, known)
+                    _quantize(rewriter, weight, self, known)
                     changed = True
         return changed
 
@@ -123,23 +132,26 @@ def _may_scale(coded: Op, format: Format) -> bool:
     return bound < float(np.finfo(np.float32).max)
 
 
-def _quantize(rewriter: Rewriter, weight: Weight, name: str, known: dict[tuple[Value, int], Value]) -> None:
+def _quantize(rewriter: Rewriter, weight: Weight, how: QuantizeActivations, known: dict[tuple[Value, int], Rounded]) -> None:
     op, x = weight.op, weight.op.operands[0]
     assert x is not None
     builder = rewriter.builder(op)
     if op.name == "conv":
         if (x, IMAGE) not in known:
-            known[x, IMAGE] = _rounded_image(builder, x)
-        rewriter.set_operand(op, 0, known[x, IMAGE])
+            known[x, IMAGE] = _rounded_image(builder, x), None
+        rewriter.set_operand(op, 0, known[x, IMAGE][0])
         return
     coded, value = weight.coded, weight.value
-    block = block_of(name, None if coded is None else format_of(coded.attrs["format"]).group)
+    block = block_of(how.format, None if coded is None else format_of(coded.attrs["format"]).group)
     if (x, block) not in known:
-        known[x, block] = rounded(builder, x, name, block)
+        in_full = how.stored == CODES
+        known[x, block] = in_format(builder, x, how.format) if in_full else (rounded(builder, x, how.format, block, how.stored), None)
     if coded is not None and value.dtype != f32:
         # Scales leave the sums only where no rounding to a narrower float stands between them.
         value = builder.decode(*coded.operands, **{**coded.attrs, "dtype": f32})
-    product = builder.matmul(known[x, block], value, transpose_b=op.attrs["transpose_b"])
+    left, scale = known[x, block]
+    product = builder.matmul(left, value, transpose_b=op.attrs["transpose_b"])
+    product = product if scale is None else builder.mul(product, scale)
     product = product if product.dtype == op.result.dtype else builder.cast(product, dtype=op.result.dtype)
     rewriter.replace(op, [product if x.type.rank == 2 else builder.reshape(product, shape=op.result.shape)])
 

@@ -1,6 +1,7 @@
 """How activations are rounded while an engine runs, by name: to codes of which class, and what each token or block of it is divided by.
 
 The codes of MXFP4 and NVFP4 are written as twice their value, which is an integer from -12 to 12: so products of them are sums of integers.
+Where instructions take the formats of weights on both sides (`in_format`), what has scales of 8 bits is stored as weights are.
 Sources: OCP Microscaling Formats (MX) v1.0, sections 5 and 6.3; DeepSeek-V3 (arXiv 2412.19437), section 3.3, for blocks of 1 x 128;
 NVFP4 as NVIDIA's cuBLAS describes it, with the scale of the tensor taken for each token, so that a result does not depend on the batch.
 """
@@ -11,13 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import ml_dtypes
+
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.formats import format_of, sparse_name
 from ...ir.graph import Builder, Op, Value
-from ...ir.types import DType, f4e2m1, f8e4m3, f32, i8
+from ...ir.types import DType, f4e2m1, f8e4m3, f8e8m0, f32, i8, u8
 from ..match import operand, producer
-from . import activation_name
+from . import SCALES, activation_name
 from .rows import LEAST, row_scales
 
 Scales = Callable[[Builder, Value, tuple[Dim, Dim]], Value]
@@ -31,13 +34,15 @@ EXPONENTS = {f8e4m3: 8, f4e2m1: 2}
 class Rounding:
     """Codes in `dtype` with a scale for each `block` numbers of a token, or for all of them (0); of e2m1 the doubled codes.
 
-    `scales(b, rows f32[tokens * blocks, numbers], (tokens, blocks))` gives f32[tokens * blocks]; weights are of the `format`.
+    `scales(b, rows f32[tokens * blocks, numbers], (tokens, blocks))` gives f32[tokens * blocks], powers of two if it `has_powers`;
+    weights are of the `format`.
     """
 
     dtype: DType
     block: int
     scales: Scales
     format: str | None = None
+    has_powers: bool = False
 
     @property
     def is_integer(self) -> bool:
@@ -50,19 +55,20 @@ def _largest(largest: float) -> Scales:
 
 
 def _shared(dtype: DType) -> Scales:
-    """MX's scale of a block: the greatest power of two that is at most its largest magnitude, over that of the dtype."""
+    """MX's scale of a block, halved for codes of twice their value."""
+    halves = dtype == f4e2m1
+    return lambda b, rows, _: _powers(b, rows, EXPONENTS[dtype] + halves, LEAST * 0.5**halves)
 
-    def scales(b: Builder, rows: Value, shape: tuple[Dim, Dim]) -> Value:
-        size = _sizes(b, rows)
-        # The logarithm of a number beside a power of two may be that of its neighbour: of the largest ones it is 128.
-        power = b.exp2(b.minimum(b.floor(b.log2(size)), 127.0))
-        power = b.where(b.gt(power, size), b.mul(power, 0.5), power)
-        power = b.where(b.le(b.mul(power, 2.0), size), b.mul(power, 2.0), power)
-        halves = dtype == f4e2m1
-        result: Value = b.maximum(b.mul(power, 2.0 ** -(EXPONENTS[dtype] + halves)), LEAST * 0.5**halves)
-        return result
 
-    return scales
+def _powers(b: Builder, rows: Value, exponent: int, least: float) -> Value:
+    """The greatest power of two that is at most the largest magnitude of each row, by 2^-`exponent`."""
+    size = _sizes(b, rows)
+    # The logarithm of a number beside a power of two may be that of its neighbour: of the largest ones it is 128.
+    power = b.exp2(b.minimum(b.floor(b.log2(size)), 127.0))
+    power = b.where(b.gt(power, size), b.mul(power, 0.5), power)
+    power = b.where(b.le(b.mul(power, 2.0), size), b.mul(power, 2.0), power)
+    result: Value = b.maximum(b.mul(power, 2.0**-exponent), least)
+    return result
 
 
 def _two_levels(b: Builder, rows: Value, shape: tuple[Dim, Dim]) -> Value:
@@ -85,22 +91,29 @@ ROUNDINGS: Mapping[str, Rounding] = MappingProxyType(
         "int8": Rounding(i8, 0, _largest(127.0)),
         "fp8": Rounding(f8e4m3, 0, _largest(448.0), "fp8.e4m3"),
         "fp8-block": Rounding(f8e4m3, 128, _largest(448.0), "fp8.e4m3.block"),
-        "mxfp8": Rounding(f8e4m3, 32, _shared(f8e4m3), "mxfp8.e4m3"),
-        "mxfp4": Rounding(f4e2m1, 32, _shared(f4e2m1), "mxfp4"),
+        "mxfp8": Rounding(f8e4m3, 32, _shared(f8e4m3), "mxfp8.e4m3", True),
+        "mxfp4": Rounding(f4e2m1, 32, _shared(f4e2m1), "mxfp4", True),
         "nvfp4": Rounding(f4e2m1, 16, _two_levels, "nvfp4"),
     }
 )
 
 
-def rounded(b: Builder, x: Value, name: str, block: int) -> Value:
-    """The rows of x [.., K] as codes and back, [count, K]: a scale for each row, or for each block of so many numbers of one."""
+def rounded(b: Builder, x: Value, name: str, block: int, stored: str = "") -> Value:
+    """The rows of x [.., K] as codes and back, [count, K]: a scale for each row, or for each block of so many numbers of one.
+
+    Powers of two are stored as such where `stored` says that scales are.
+    """
     how = ROUNDINGS[name]
     count, width = dims.product(x.shape[:-1]), x.shape[-1]
     if how.format is not None and x.dtype != f32:
         x = b.cast(x, dtype=f32)
     rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
     scale = how.scales(b, rows, (count, width // block if block else 1))
-    codes = _doubled(b, rows, scale) if how.dtype == f4e2m1 else b.quantize(rows, scale, axis=0, dtype=how.dtype)
+    wide = scale
+    if stored == SCALES and how.has_powers:
+        scale = b.cast(scale, dtype=f8e8m0)
+        wide = b.cast(scale, dtype=f32)
+    codes = _doubled(b, rows, wide, how.has_powers) if how.dtype == f4e2m1 else b.quantize(rows, wide, axis=0, dtype=how.dtype)
     result: Value
     if not block:
         result = b.dequantize(codes, scale, axis=0, dtype=x.dtype if how.format is None else f32)
@@ -110,18 +123,80 @@ def rounded(b: Builder, x: Value, name: str, block: int) -> Value:
     return result
 
 
-def _doubled(b: Builder, rows: Value, scale: Value) -> Value:
+def in_format(b: Builder, x: Value, name: str) -> tuple[Value, Value | None]:
+    """The same rows [count, K] in the format of the weights, and what is left of the scale of each: f32[count, 1], or None.
+
+    Before: dequantize(quantize(%rows, %s), %s) {block = 32}
+    After:  decode(quantize(%rows, %s), cast(%s) : f8e8m0) {format = "mxfp8.e4m3"}
+    """
+    how = ROUNDINGS[name]
+    assert how.format is not None and how.block
+    count, width = dims.product(x.shape[:-1]), x.shape[-1]
+    x = x if x.dtype == f32 else b.cast(x, dtype=f32)
+    rows, shape = b.reshape(x, shape=(count * width // how.block, how.block)), (count, width // how.block)
+    rest: Value | None = None
+    one: tuple[Value, ...] = ()
+    if not how.has_powers:
+        sizes = b.reshape(_sizes(b, rows), shape=shape)
+        token = row_scales(b, sizes, 6.0 * 448.0, keepdims=False)
+        stored = b.quantize(b.div(sizes, 6.0), token, axis=0, dtype=f8e4m3)
+        scale = b.reshape(b.dequantize(stored, token, axis=0, dtype=f32), shape=(rows.shape[0],))
+        rest, one = b.reshape(token, shape=(count, 1)), (b.full(shape=(1, 1), value=1.0, dtype=f32),)
+    else:
+        scale = _powers(b, rows, EXPONENTS[how.dtype], LEAST)
+        powers = b.cast(scale, dtype=f8e8m0)
+        stored = b.reshape(powers, shape=shape)
+    if how.dtype == f4e2m1:
+        codes = b.reshape(_paired(b, _four_bits(b, rows, scale, how.has_powers)), shape=(count, width // 2))
+    else:
+        # One kernel finds scales and divides by them where the other readers want what it stores.
+        codes = b.reshape(b.cast(_in_range(b, rows, b.cast(powers, dtype=f32), how.dtype, True), dtype=how.dtype), shape=(count, width))
+    return b.decode(codes, stored, *one, format=how.format, axis=1, dtype=f32), rest
+
+
+def _doubled(b: Builder, rows: Value, scale: Value, is_power: bool) -> Value:
     """Twice the nearest number of e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), ties to the even code, as i8.
 
     The scale is of these codes, half of that of the numbers.
     """
-    # A block of numbers that are too small for its scale is 0, whatever they are divided by.
-    divisor = b.reshape(b.maximum(b.mul(scale, 2.0), LEAST), shape=(rows.shape[0], 1))
-    number = b.clip(b.div(rows, divisor), -6.0, 6.0)
+    number = _in_range(b, rows, b.mul(scale, 2.0), f4e2m1, is_power)
+    steps = b.round(b.mul(number, _by_size(b, number, 2.0, 1.0, 0.5)))
+    result: Value = b.cast(b.mul(steps, _by_size(b, number, 1.0, 2.0, 4.0)), dtype=i8)
+    return result
+
+
+def _four_bits(b: Builder, rows: Value, scale: Value, is_power: bool) -> Value:
+    """The codes of the same numbers as u8: how many steps lie below a number, of those that are as large as there, and how many more."""
+    number = _in_range(b, rows, scale, f4e2m1, is_power)
+    steps = b.round(b.mul(b.abs(number), _by_size(b, number, 2.0, 1.0, 0.5)))
+    size = b.add(steps, _by_size(b, number, 0.0, 2.0, 4.0))
+    result: Value = b.cast(b.where(b.lt(number, 0.0), b.add(size, 8.0), size), dtype=u8)
+    return result
+
+
+def _by_size(b: Builder, number: Value, *values: float) -> Value:
+    """What is true of numbers of e2m1 below 2, where they are 0.5 apart, below 4, where they are 1 apart, and above, where it is 2."""
     size = b.abs(number)
-    half, one, two = (b.full(shape=(), value=value, dtype=f32) for value in (0.5, 1.0, 2.0))
-    step = b.where(b.lt(size, two), half, b.where(b.lt(size, 4.0), one, two))
-    result: Value = b.cast(b.mul(b.round(b.div(number, step)), b.mul(step, 2.0)), dtype=i8)
+    small, middle, large = (b.full(shape=(), value=value, dtype=f32) for value in values)
+    result: Value = b.where(b.lt(size, 2.0), small, b.where(b.lt(size, 4.0), middle, large))
+    return result
+
+
+def _in_range(b: Builder, rows: Value, scale: Value, dtype: DType, is_power: bool) -> Value:
+    """Rows by their scales, within what a dtype holds; to multiply by the inverse of a power of two loses nothing."""
+    # A block of numbers that are too small for its scale is 0, whatever they are divided by.
+    divisor, most = b.maximum(scale, LEAST), float(ml_dtypes.finfo(dtype.numpy).max)
+    shape = (rows.shape[0], 1)
+    number = b.mul(rows, b.reshape(b.div(1.0, divisor), shape=shape)) if is_power else b.div(rows, b.reshape(divisor, shape=shape))
+    result: Value = b.clip(number, -most, most)
+    return result
+
+
+def _paired(b: Builder, codes: Value) -> Value:
+    """Codes of 4 bits as bytes in the order of the formats (ir/formats): the first half of a row in the low bits, the other above."""
+    count, width = codes.shape[0], dims.number(codes.shape[1])
+    low, high = (b.slice(codes, starts=(0, at), sizes=(count, width // 2), steps=(1, 1)) for at in (0, width // 2))
+    result: Value = b.bit_or(low, b.mul(high, b.full(shape=(), value=16, dtype=u8)))
     return result
 
 
@@ -135,7 +210,9 @@ def block_of(name: str, group: int | None) -> int:
 
 
 def rounded_as(made: Op) -> str | None:
-    """What the contract calls the rounding that a `dequantize` reads the codes of; None if it is no such."""
+    """What the contract calls the rounding that a `dequantize` or `decode` reads the codes of; None if it is no such."""
+    if made.name == "decode":
+        return next((activation_name(name) for name, each in ROUNDINGS.items() if each.format == made.attrs["format"]), None)
     codes, block = operand(made, 0), int(made.attrs["block"])
     dtype = f4e2m1 if _is_doubled(codes) else codes.dtype
     if dtype == i8:

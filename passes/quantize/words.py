@@ -13,7 +13,7 @@ from ...ir.types import DType, i8, i32, u8
 from ..match import operand, producer
 from ..regions.facts import describe
 from ..sparsify import two_four
-from ..weights.weights import Weight
+from ..weights.weights import STORED, Weight
 from . import (
     ACTIVATION,
     INTEGER,
@@ -88,7 +88,8 @@ def read_as(op: Op) -> str:
 def multiplied_as(weight: Weight) -> Iterator[str]:
     """How that is rounded which a weight is multiplied by, where it is."""
     read = weight.op.operands[1 - weight.position]
-    said = rounded_as(read.op) if read is not None and read.op is not None and read.op.name == "dequantize" else None
+    is_coded = read is not None and read.op is not None and read.op.name in STORED
+    said = rounded_as(read.op) if is_coded and read is not None and read.op is not None else None
     if said is not None:
         yield said
 

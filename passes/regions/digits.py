@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from ...ir.codes import bounds, tabulate
 from ...ir.expression import Apply, Constant
 from ...ir.ops.rounding import FLOATS, holds
 from ...ir.region import Scalar
-from ...ir.types import DType, f8e4m3
+from ...ir.types import DType, f8e4m3, f8e8m0, f32
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,13 @@ class Digits:
         """Whether the other ones are all of these, and more."""
         return other is not None and self.count <= other.count and self.low >= other.low and self.most <= other.most
 
+    def cut(self, held: Digits) -> Digits:
+        """What is left of these in a float: larger ones are infinite there; all that it holds where smaller or longer ones are rounded."""
+        if self.count > held.count or self.low < held.low:
+            return held
+        most = math.ldexp(2.0 - 2.0 ** (1 - self.count), math.frexp(held.most)[1] - 1)
+        return replace(self, most=min(self.most, most, held.most))
+
     def times(self, other: Digits) -> Digits:
         """Those of products; a power of two adds none."""
         is_power = min(self.count, other.count) == 1
@@ -34,6 +41,8 @@ class Digits:
 
 def held_by(dtype: DType) -> Digits | None:
     """The finite numbers of a float; None where they are not known."""
+    if dtype == f8e8m0:
+        return Digits(1, -127, 2.0**127)
     if dtype.name not in FLOATS:
         return None
     count, exponents = FLOATS[dtype.name]
@@ -54,10 +63,8 @@ def digits_of(value: Scalar) -> Digits | None:
     tabulated = tabulate(value, 8) if isinstance(value, Apply) and value.primitive != "cast" else None
     if tabulated is not None:
         return _joined(_of_number(float(number)) for number in tabulated.numbers)
-    exact = _computed(value) if isinstance(value, Apply) else None
-    if exact is not None and exact.is_within(held_by(value.dtype)):
-        return exact
-    return held_by(value.dtype)
+    exact, held = _computed(value) if isinstance(value, Apply) else None, held_by(value.dtype)
+    return exact.cut(held) if exact is not None and held is not None else held
 
 
 def _joined(parts: Iterable[Digits | None]) -> Digits | None:
@@ -76,7 +83,7 @@ def _computed(value: Apply[Scalar]) -> Digits | None:
 
 def _widens(value: Apply[Scalar]) -> bool:
     inner = value.args[0].dtype
-    return inner.is_integer or holds(value.dtype, inner)
+    return inner.is_integer or holds(value.dtype, inner) or (inner == f8e8m0 and holds(value.dtype, f32))
 
 
 def _of_number(number: float) -> Digits | None:

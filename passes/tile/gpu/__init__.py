@@ -10,6 +10,7 @@ from .blocked import Blocked
 from .elementwise import Elementwise
 from .reasons import why_no_matrix_instruction
 from .rows import Rows
+from .scaled import BlockScaled
 from .split_attention import SplitAttention
 from .split_k import SplitK
 from .split_rows import SplitRows
@@ -19,7 +20,7 @@ from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
-    *(SplitAttention(), GpuAttention(), Blocked(), SplitK(), Tensor(), Vector()),
+    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), SplitK(), Tensor(), Vector()),
     *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 

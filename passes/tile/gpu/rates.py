@@ -9,11 +9,12 @@ from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
 from .blocked import block_product
 from .matrix import Operands, operands_of, products_on
+from .scaled import block_scaled, operands_of_blocks
 
 
 def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
     """Operations per second at most, a multiply-add being two; three products of tf32 make one of float32."""
-    operands = [each for each in _operands(problem, schedule) if isinstance(each, Operands)]
+    operands = [each for each in _operands(problem, schedule, target) if isinstance(each, Operands)]
     if not operands:
         dtypes = [part.dtype.name for statement in problem.region.body for part in walk(statement.value) if isinstance(part, Load)]
         return target.rates["f64" if "f64" in dtypes else "f32"]
@@ -21,7 +22,7 @@ def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> 
     return len(operands) / sum(products_on(each, target) / target.rates[each.rate] for each in operands)
 
 
-def _operands(problem: Problem, schedule: Schedule) -> tuple[Operands | str, ...]:
+def _operands(problem: Problem, schedule: Schedule, target: GpuTarget) -> tuple[Operands | str, ...]:
     """The forms of the factors of a schedule for matrix instructions; none for others."""
     if schedule.strategy in ("tensor", "split_k"):
         found = read_contraction(problem.region)
@@ -29,6 +30,9 @@ def _operands(problem: Problem, schedule: Schedule) -> tuple[Operands | str, ...
     if schedule.strategy == "blocked":
         blocks = block_product(problem)
         return () if isinstance(blocks, str) else (blocks.matched.operands,)
+    if schedule.strategy == "scaled":
+        scaled = block_scaled(problem, target)
+        return () if isinstance(scaled, str) else (operands_of_blocks(scaled),)
     if schedule.strategy in ("attention", "split_attention"):
         heads = read_heads(problem)
         # A single row is multiplied by plain arithmetic.

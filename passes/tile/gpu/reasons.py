@@ -23,6 +23,8 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
     if schedule.strategy == "blocked":
         blocks = block_product(problem)
         return blocks if isinstance(blocks, str) else why_not_instruction(blocks.matched.operands, schedule, target)
+    if schedule.strategy == "scaled":
+        return None
     if schedule.strategy in ("attention", "split_attention"):
         return _of_attention(problem, schedule, target)
     if not _has_product(problem.region):

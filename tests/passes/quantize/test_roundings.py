@@ -8,16 +8,18 @@ import pytest
 import torch
 
 import ourcc
+from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
-from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.pipeline import compile_module, weight_passes
+from ourcc.ir.errors import UsageError
 from ourcc.ir.formats import format_of
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.types import DType, TensorType, bf16, f32
+from ourcc.ir.types import DType, TensorType, bf16, f8e8m0, f32
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.quantize import INTEGERS, QUANTIZATIONS
-from ourcc.passes.quantize.roundings import ROUNDINGS, rounded
+from ourcc.passes.quantize import INTEGERS, QUANTIZATIONS, SCALES, STORABLE
+from ourcc.passes.quantize.roundings import ROUNDINGS, in_format, rounded
 from ourcc.runtime.engine import Engine
 
 FLOATS = tuple(name for name in ROUNDINGS if name != "int8")
@@ -75,6 +77,78 @@ def test_what_the_papers_say(name: str, target: str) -> None:
         (read,) = interpret(rounding(name), [x])
         np.testing.assert_array_equal(read, stated(x, name))
         np.testing.assert_array_equal(np.asarray(engine(x)), read)
+
+
+def as_weights(name: str, dtype: DType = f32) -> Module:
+    """Rows as weights of the format are stored, and back."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(dtype, (module.declare("B", 1, 64), 256)))
+    numbers, rest = in_format(b, x, name)
+    assert (rest is None) == name.startswith("mx")
+    graph.set_outputs([numbers if rest is None else b.mul(numbers, rest)])
+    return module
+
+
+@pytest.mark.parametrize("name", STORABLE)
+def test_what_is_stored_as_weights_are_is_the_same(name: str) -> None:
+    for seed in range(6):
+        x = rows(seed)
+        (read,) = interpret(as_weights(name), [x])
+        # The scale of a token is multiplied last.
+        np.testing.assert_allclose(read, stated(x, name), rtol=0 if name.startswith("mx") else 3e-7, atol=0)
+    module = as_weights(name)
+    (decoded,) = (op for op in module.main if op.name == "decode")
+    fields = [field.dtype.bits for field in format_of(name if name != "mxfp8" else "mxfp8.e4m3").fields]
+    assert [value.dtype.bits for value in decoded.operands if value is not None] == fields
+    for value in (np.nan, np.inf, -np.inf):
+        x = rows(0)
+        x[9, 40] = value
+        (read,) = interpret(as_weights(name), [x])
+        first, size = (32, ROUNDINGS[name].block) if name.startswith("mx") else (0, 256)
+        assert not np.isfinite(read[9, first : first + size]).any()
+        assert np.isfinite(np.delete(read, 9, 0)).all()
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp4"])
+def test_scales_that_are_stored_lose_nothing(name: str) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (module.declare("B", 1, 64), 256)))
+    graph.set_outputs([rounded(b, x, name, 32, SCALES)])
+    (read,) = (op for op in graph if op.name == "dequantize")
+    assert read.operands[1] is not None and read.operands[1].dtype == f8e8m0
+    for seed in range(6):
+        np.testing.assert_array_equal(interpret(module, [rows(seed)])[0], stated(rows(seed), name))
+
+
+@pytest.mark.parametrize(("target", "stored"), [("native", ""), ("sm_90a", "scales"), ("sm_100a", "codes"), ("sm_100a,native", "")])
+def test_what_is_stored_is_what_all_targets_take(target: str, stored: str) -> None:
+    steps = weight_passes(build_options({"targets": target.split(","), "quantize": "mxfp4"}))
+    assert [step for step in steps if step.startswith("quantize_activations")] == [
+        f"quantize_activations{{format=mxfp4{f', stored={stored}' if stored else ''}}}"
+    ]
+    assert not any("stored" in step for step in weight_passes(build_options({"targets": ["sm_100a"], "quantize": "fp8"})))
+
+
+def test_what_cannot_be_stored_so_is_refused() -> None:
+    with pytest.raises(UsageError, match="stored is 'all', expected one of '', 'scales', 'codes'"):
+        parse_pipeline("quantize_activations{format=mxfp4, stored=all}")
+    with pytest.raises(UsageError, match="fp8 has no scales of 8 bits"):
+        parse_pipeline("quantize_activations{format=fp8, stored=codes}")
+
+
+@pytest.mark.parametrize("name", STORABLE)
+def test_the_contract_says_the_same_of_all_targets(name: str) -> None:
+    layer, said = torch.nn.Linear(256, 24).eval(), []
+    for target in ("native", "sm_90a", "sm_100a"):
+        program = torch.export.export(layer, (torch.zeros(4, 256),))
+        said.append(compile_module(import_exported(program), build_options({"targets": [target], "quantize": name})).report["contract"])
+    (row,) = said[0]
+    assert row["realised"] == row["requested"] == f"fp32, {name}-weight, {name}-activation"
+    assert said[0] == said[1] == said[2]
 
 
 @pytest.mark.parametrize("name", FLOATS)

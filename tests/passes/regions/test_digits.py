@@ -10,7 +10,7 @@ import pytest
 from ourcc.ir.expression import Apply, Constant
 from ourcc.ir.ops.rounding import FLOATS
 from ourcc.ir.region import Load, Scalar
-from ourcc.ir.types import DTYPES, DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32
+from ourcc.ir.types import DTYPES, DType, bf16, f8e4m3, f8e5m2, f8e8m0, f16, f32, i8, i32
 from ourcc.passes.regions.digits import Digits, digits_of, held_by
 
 NARROW = (i8, f8e4m3, f8e5m2)
@@ -97,3 +97,32 @@ def test_codes_are_tried_out() -> None:
     code = Apply("bit_and", (Load("c", (), DTYPES["u8"]), Constant(15, DTYPES["u8"])), DTYPES["u8"])
     table = Apply("mul", (Apply("add", (Apply("cast", (code,), f32), Constant(0.25, f32)), f32), Constant(4.0, f32)), f32)
     assert digits_of(table) == Digits(6, 0, 61.0)
+
+
+@pytest.mark.parametrize("dtype", [f8e4m3, f8e5m2, i8])
+def test_powers_of_two_add_no_digits(dtype: DType) -> None:
+    """Products with scales of e8m0: where they are finite they are what is said, and what is not is infinite in bf16 as well."""
+    powers = np.ldexp(1.0, np.arange(-127, 128))
+    with np.errstate(over="ignore"):
+        products = np.multiply.outer(numbers(dtype), powers)
+        wide_products = products.astype(np.float32)
+    found = digits_of(Apply("mul", (wide(dtype), wide(f8e8m0)), f32))
+    assert found is not None and found.most < 2.0**128
+    finite = np.isfinite(wide_products)
+    assert all(own(number).is_within(found) for number in np.unique(products[finite]))
+    is_held = found.is_within(held_by(bf16))
+    assert is_held == (dtype != f8e4m3 and dtype != f8e5m2)
+    if is_held:
+        with np.errstate(over="ignore"):
+            narrow = wide_products.astype(bf16.numpy).astype(np.float64)
+        np.testing.assert_array_equal(narrow, wide_products.astype(np.float64))
+
+
+def test_what_is_cut_is_all_that_a_float_holds_of_it() -> None:
+    held = held_by(f32)
+    assert held is not None
+    assert Digits(2, -10, 2.0**130).cut(held) == Digits(2, -10, 1.5 * 2.0**127)
+    assert Digits(2, -10, 12.0).cut(held) == Digits(2, -10, 12.0)
+    assert Digits(25, 0, 2.0**25).cut(held) == held == Digits(1, -150, 1.0).cut(held)
+    small = held_by(f8e4m3)
+    assert small is not None and Digits(1, -3, 1024.0).cut(small) == Digits(1, -3, 256.0) and Digits(4, 0, 1000.0).cut(small).most == 448.0
