@@ -17,7 +17,7 @@ from ..ir.region import Reduce
 from ..ir.spelling import nearest
 from ..ir.target import CPU_LEVELS, GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
-from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES, activation_name
+from ..passes.quantize import CODES, INTEGER, QUANTIZATIONS, SCORES, STORABLE, STORED, activation_name
 from ..passes.quantize.words import (
     FLOATS,
     HALVES,
@@ -232,6 +232,25 @@ def untaken(module: Module, options: BuildOptions) -> Iterator[str]:
     for name, count in module.allowed.items() if options.quantize is None else ():
         said = "one product of the model" if count == 1 else f"{count} products of the model"
         yield f"{said} may round activations to int8 (accuracy_level) and do not: --quantize {name} rounds them, which is faster"
+
+
+def stored_for_all(options: BuildOptions) -> Iterator[str]:
+    """What to tell of activations that are stored as all targets take them, where some would take them as weights are stored."""
+    asked = QUANTIZATIONS.get(options.quantize or "")
+    if asked is None or asked.activations not in STORABLE:
+        return
+    taken = STORED.index(stored_by_all(options))
+    others = [target.name for target in options.targets if target.stored == CODES and STORED.index(CODES) > taken]
+    if others:
+        yield (
+            f"activations in {asked.activations} are stored as all targets take them: {', '.join(others)}"
+            f" would be faster in an engine without the others, by instructions that scale blocks"
+        )
+
+
+def stored_by_all(options: BuildOptions) -> str:
+    """What of activations is stored as of weights: the least of what the targets take."""
+    return min((target.stored for target in options.targets), key=STORED.index)
 
 
 def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:

@@ -17,7 +17,7 @@ from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
-from ..passes.quantize import QUANTIZATIONS, STORED
+from ..passes.quantize import QUANTIZATIONS
 from ..passes.quantize.words import HALVES
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
@@ -36,6 +36,8 @@ from .contract import (
     refuse_unsupported,
     saves_memory_alone,
     source_ops,
+    stored_by_all,
+    stored_for_all,
     unchecked_in_vain,
     unmet,
     untaken,
@@ -74,7 +76,7 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     refuse_unknown(asked, options.require)
     brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
-    idle = (*unchecked_in_vain(module, options), *untaken(module, options))
+    idle = (*unchecked_in_vain(module, options), *untaken(module, options), *stored_for_all(options))
     return compile_simplified(module, asked, simplify(module, options, progress), options, progress, brought, idle=idle)
 
 
@@ -196,9 +198,8 @@ def product_passes(options: BuildOptions) -> str:
 
 def weight_passes(options: BuildOptions) -> list[str]:
     """The passes that prune and quantize weights as the options ask."""
-    stored = min((target.stored for target in options.targets), key=STORED.index)
     found = [] if options.sparsity is None else [SPARSITY_PASSES[options.sparsity]]
-    found += [] if options.quantize is None else QUANTIZATIONS[options.quantize].steps(stored)
+    found += [] if options.quantize is None else QUANTIZATIONS[options.quantize].steps(stored_by_all(options))
     return [*found, "eliminate_dead_code"] if found else []
 
 

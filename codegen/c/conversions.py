@@ -132,8 +132,18 @@ def conversions() -> Iterator[tuple[str, LibraryFunction]]:
         yield f"encode_{name}", LibraryFunction("u8x@N", ("f32x@N x",), whole, scalar=f"return {code};")
         both = f"return decode_{name}_@N(encode_{name}_@N(x));"
         yield f"round_{name}", LibraryFunction("f32x@N", ("f32x@N x",), both, scalar=f"return ourcc_decode_{name}({code});")
+    yield "encode_f8e8m0", LibraryFunction("u8x@N", ("f32x@N x",), _POWER)
+    both = "return decode_f8e8m0_@N(encode_f8e8m0_@N(x));"
+    yield "round_f8e8m0", LibraryFunction("f32x@N", ("f32x@N x",), both)
 
 
+# Halfway between two powers of two is the larger one; 0, what is negative and what is too large are NaN.
+_POWER = """
+const u32x@N w = (u32x@N)x;
+const f32x@N small = select_f32_@N(w > 0x400000u, (f32x@N)(w * 0u + 1u), (f32x@N)(w * 0u));
+const f32x@N code = select_f32_@N(w < 0x800000u, small, (f32x@N)((w + 0x400000u) >> 23));
+return convert_u32_u8_@N((u32x@N)select_f32_@N((w == 0u) | (w >= 0x7f400000u), (f32x@N)(w * 0u + 255u), code));
+"""
 _ROUND_BF16 = """
 u32x@N b = (u32x@N)x;
 u32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;

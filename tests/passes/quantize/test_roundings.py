@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ourcc
+from ourcc.compiler.contract import stored_for_all
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module, weight_passes
@@ -131,6 +132,20 @@ def test_what_is_stored_is_what_all_targets_take(target: str, stored: str) -> No
         f"quantize_activations{{format=mxfp4{f', stored={stored}' if stored else ''}}}"
     ]
     assert not any("stored" in step for step in weight_passes(build_options({"targets": ["sm_100a"], "quantize": "fp8"})))
+
+
+def test_who_would_be_faster_alone_is_told() -> None:
+    for targets, name, told in (
+        (["sm_100a", "native"], "nvfp4", True),
+        (["sm_100a", "sm_90a"], "mxfp8", True),
+        (["sm_100a"], "nvfp4", False),
+        (["sm_90a", "native"], "nvfp4", False),
+        (["sm_100a", "native"], "fp8", False),
+    ):
+        notes = list(stored_for_all(build_options({"targets": targets, "quantize": name})))
+        assert [f"activations in {name}" in note and "sm_100a would be faster" in note for note in notes] == [True] * told
+    contents = compile_module(linear(256), build_options({"targets": ["sm_100a", "native"], "quantize": "nvfp4"}))
+    assert any("sm_100a would be faster in an engine without the others" in note for note in contents.report["notes"])
 
 
 def test_what_cannot_be_stored_so_is_refused() -> None:
