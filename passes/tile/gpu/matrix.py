@@ -79,10 +79,11 @@ def operands_of(found: Contraction) -> Operands | str:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A contraction that matrix instructions compute, and the form of its factors."""
+    """A contraction that matrix instructions compute, and the form of its factors; whether scales of theirs lie beside its results."""
 
     product: Contraction
     operands: Operands
+    with_scales: bool = False
 
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:

@@ -96,7 +96,7 @@ def block_scaled(problem: Problem, target: GpuTarget) -> ScaledProduct | str:
     if not target.scales_blocks:
         return f"{target.name} has no instruction that multiplies blocks by their scales"
     region, product = problem.region, read_contraction(problem.region)
-    if not isinstance(product, str) and not product.rows and not product.batch:
+    if not isinstance(product, str) and not product.rows:
         region = with_row(region, product, problem.symbols.ranges)
         product = read_contraction(region)
     if isinstance(product, str):
@@ -125,7 +125,7 @@ def _priced(match: Match[ScaledProduct]) -> Match[MatrixProduct]:
     found = match.found
     left, right = (Load(side.codes.operand, side.codes.subscripts, side.dtype) for side in (found.left, found.right))
     plain = replace(found.product, left=left, right=right)
-    return Match(Tensor(), _problem(match), MatrixProduct(plain, operands_of_blocks(found)))
+    return Match(Tensor(), _problem(match), MatrixProduct(plain, operands_of_blocks(found), True))
 
 
 def _problem(match: Match[ScaledProduct]) -> Problem:

@@ -241,7 +241,9 @@ def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget
     results = m * n * (2 if in_blocks else 3 if _is_in_parts(match.problem, match.found) else 1)
     if target.tensor_memory:
         each, kept = 64 if match.found.operands.products == 1 else 150, results - m * n
-        held = min(target.tensor_memory // (m * n * 4), target.registers // (kept + warps * 32 * each))
+        # Tensor memory is given out in powers of two.
+        taken = m * n * 4 * (2 if match.found.with_scales else 1)
+        held = min(target.tensor_memory // taken, target.registers // (kept + warps * 32 * each))
     else:
         each = 64 if match.found.operands.products == 1 else 120
         held = target.registers // (results + warps * 32 * each)
