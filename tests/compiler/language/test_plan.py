@@ -116,7 +116,7 @@ def test_weights_in_a_format_are_those_that_its_pass_makes(name: str, tied: bool
     folder = save(model, tmp_path / "m")
     module = language_module(read_folder(folder))
     format = QUANTIZATIONS[name].format or ""
-    for step in QUANTIZATIONS[name].steps:
+    for step in QUANTIZATIONS[name].steps():
         word = step.partition("{")[0]
         assert word in PASSES
         options = {"format": format} if word == "encode_weights" else {}

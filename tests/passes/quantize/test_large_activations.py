@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ourcc
-from ourcc.compiler.pipeline import QUANTIZE_PASSES
+from ourcc.passes.quantize import QUANTIZATIONS
 
 UP, LARGEST = 2.0**120, float(np.finfo(np.float32).max)
 TARGETS = ["x86-64", "x86-64-v3", "native"]
@@ -31,7 +31,7 @@ def rows(random: np.random.Generator, k: int) -> torch.Tensor:
     return torch.from_numpy(x) * (LARGEST / UP)
 
 
-@pytest.mark.parametrize("name", [name for name in QUANTIZE_PASSES if "-weight" not in name])
+@pytest.mark.parametrize("name", [name for name in QUANTIZATIONS if "-weight" not in name])
 def test_a_result_that_fits_is_right_however_large_its_factors_are(name: str, request: pytest.FixtureRequest) -> None:
     random = np.random.default_rng([sum(map(ord, name)), request.config.getoption("--seed", 0)])
     for k in (64, 128, int(random.choice([1, 3, 32, 40, 96, 160, 256]))):
