@@ -237,10 +237,9 @@ def untaken(module: Module, options: BuildOptions) -> Iterator[str]:
 def stored_for_all(options: BuildOptions) -> Iterator[str]:
     """What to tell of activations that are stored as all targets take them, where some would take them as weights are stored."""
     asked = QUANTIZATIONS.get(options.quantize or "")
-    if asked is None or asked.activations not in STORABLE:
+    if asked is None or asked.activations not in STORABLE or stored_by_all(options) == CODES:
         return
-    taken = STORED.index(stored_by_all(options))
-    others = [target.name for target in options.targets if target.stored == CODES and STORED.index(CODES) > taken]
+    others = [target.name for target in options.targets if target.stored == CODES]
     if others:
         yield (
             f"activations in {asked.activations} are stored as all targets take them: {', '.join(others)}"

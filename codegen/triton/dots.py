@@ -24,7 +24,7 @@ _PRECISIONS = {"exact": "ieee", "tf32": "tf32", "tf32x3": "tf32x3"}
 _SCALED_FORMATS = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "f4e2m1": "e2m1", "f16": "fp16", "bf16": "bf16"}
 _SCALED_ISA = 88
 """The ISA of PTX that names blocks of 16 and 32."""
-_SCALES = {"f8e8m0": (32,), "f8e4m3": (16,)}
+_SCALES = {"f8e8m0": 32, "f8e4m3": 16}
 """The types of block scales, and how many elements share one: MX's, and NVIDIA's for f4e2m1."""
 
 
@@ -191,15 +191,15 @@ def _scaled(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Prin
 
 def _stored(operand: Value, along: str) -> tuple[Value, str]:
     """An operand as the instruction reads it, and its contracted axis: elements of 4 bits are the bytes that hold them."""
-    if operand.type.dtype.bits == 8 or not isinstance(operand, Unpack):
-        return operand, along
-    return operand.value, operand.before
+    if isinstance(operand, Unpack) and operand.type.dtype.bits == operand.bits:
+        return operand.value, operand.before
+    return operand, along
 
 
 def _scale(emitter: Emitter, scope: Scope, scale: Value, own: tuple[str, ...], extent: int, tile: Print) -> str:
     dtype, blocks = scale.type.dtype, [axis for axis in scale.type.axes if axis not in own]
     size = extent // scope.extent(blocks[0]) if len(blocks) == 1 else 0
-    if size not in _SCALES.get(dtype.name, ()):
+    if size != _SCALES.get(dtype.name):
         raise UnsupportedError(
             f"block scale of a dot is {dtype} for {size or 'no'} elements, expected f8e8m0 for 32 or f8e4m3 for 16",
             hint="apply other scales to the product",

@@ -167,17 +167,17 @@ def _check_dot(scope: Scope, value: Dot) -> None:
             raise VerifyError(f"dot contracts {axis}, which only one of {left} and {right} has", hint="reduce that operand first")
     _check_dot_types(value, left.dtype, right.dtype, acc.dtype)
     for scale, operand in ((value.left_scale, left), (value.right_scale, right)):
-        if scale is not None and not (scale.type.dtype.is_float and _scales(scope, scale.type, operand, contracted)):
+        if scale is not None and not (scale.type.dtype.is_float and _scales(scope, scale.type, operand, contracted, either)):
             hint = "a block scale has an axis of blocks for the contracted one, such as load %s[i, k_block] of load %x[i, k]"
             raise VerifyError(f"dot scale of {scale.type} on {operand}, expected a float over axes of its operand, or of blocks", hint=hint)
 
 
-def _scales(scope: Scope, scale: TileType, operand: TileType, contracted: set[str]) -> bool:
+def _scales(scope: Scope, scale: TileType, operand: TileType, contracted: set[str], either: set[str]) -> bool:
     """Whether a scale's axes are those of its operand, but for one of blocks along the only contracted one."""
     others = set(scale.axes) - set(operand.axes)
     if not others:
         return True
-    if len(others) > 1 or len(contracted) > 1 or contracted & set(scale.axes):
+    if len(others) > 1 or others & either or len(contracted) > 1 or contracted & set(scale.axes):
         return False
     return scope.extent(*contracted) % scope.extent(*others) == 0
 

@@ -153,12 +153,8 @@ def _codes(value: Scalar, axis: str) -> list[tuple[int, Load, DType, float]]:
 
 def _is_field(amount: Dim, axis: str, run: int) -> bool:
     """Whether codes are shifted by the half of a run that they stand in."""
-    return dims.equal(_moved(amount, axis, run), dims.symbol(_FIELD) * 4) is True
-
-
-def _moved(dim: Dim, axis: str, run: int) -> Dim:
-    """An index with its axis taken apart: runs, the halves of one, and places in these."""
-    return dims.simplify(dims.substitute(dim, {axis: _apart(run)}), _ranges({_FIELD: 2, _WITHIN: run // 2}))
+    apart = dims.simplify(dims.substitute(amount, {axis: _apart(run)}), _ranges({_FIELD: 2, _WITHIN: run // 2}))
+    return dims.equal(apart, dims.symbol(_FIELD) * 4) is True
 
 
 def _apart(run: int) -> Dim:

@@ -17,7 +17,7 @@ from ..lower import Block, is_long, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, why_not_instruction
 from .parts import fastest
-from .split_k import SplitK
+from .split_k import seconds_beforehand
 from .tensor import Tensor, open_product, seconds, store_result, tiles, why_too_small
 
 SIZES = (32, 64, 128)
@@ -53,8 +53,7 @@ class Blocked:
         if target.tensor_memory and found.size < SIZES[-1]:
             return Refusal(f"a block has {found.size} elements: results lie in tensor memory, from where each block of them is brought")
         match = Match(self, problem, found)
-        others = [each for each in (SplitK().match(problem, target), Tensor().match(problem, target)) if isinstance(each, Match)]
-        own, wide = fastest(match, target), min((fastest(each, target) for each in others), default=float("inf"))
+        own, wide = fastest(match, target), seconds_beforehand(problem, target)
         if wide < own:
             return Refusal(f"block after block takes {own * 1e6:.1f} us, factors that are scaled beforehand {wide * 1e6:.1f} us")
         return match

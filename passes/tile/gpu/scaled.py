@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ....ir import dims
@@ -19,7 +19,7 @@ from .decoded import decoding_seconds
 from .matrix import WIDE, MatrixProduct, Operands, is_in_chunks, sizes_of
 from .parts import fastest
 from .shape import LAUNCH_SECONDS, power_of_two
-from .split_k import SplitK
+from .split_k import seconds_beforehand
 from .tensor import Tensor, open_product, seconds, store_result
 from .vector import Vector
 
@@ -35,19 +35,18 @@ AHEAD, AWAITED = 4e-7, 9e-7
 machine code is estimated (no GPU of this kind has run it)."""
 
 
+@dataclass(frozen=True)
 class BlockScaled:
     """Tiles of 128 x n (`swap`: 128 columns, n rows), steps of k whose codes and scales are read as they are stored."""
 
-    name = "scaled"
+    name: str = "scaled"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[ScaledProduct] | Refusal:
         found = block_scaled(problem, target)
         if isinstance(found, str):
             return Refusal(found)
         match = Match(self, problem, found)
-        others = [each for each in (SplitK().match(problem, target), Tensor().match(problem, target)) if isinstance(each, Match)]
-        wide = min((*(fastest(each, target) for each in others), _one_by_one(problem, found, target)))
-        own = fastest(match, target)
+        own, wide = fastest(match, target), min(seconds_beforehand(problem, target), _one_by_one(problem, found, target))
         if wide < own:
             return Refusal(f"blocks by their scales take {own * 1e6:.1f} us, factors that are scaled beforehand {wide * 1e6:.1f} us")
         return match

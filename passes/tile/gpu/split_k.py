@@ -15,7 +15,7 @@ from ...regions.contraction import Contraction
 from ..lower import upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import MatrixProduct, instruction_order, multiply, sizes_of
-from .parts import LARGEST, free_name, space_param, why_whole
+from .parts import LARGEST, fastest, free_name, space_param, why_whole
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .sweep import Sweep, Tiling
@@ -68,6 +68,12 @@ class SplitK:
         space = _space(problem, found, schedule["splits"])
         launches = (_parts(problem, match.found, schedule, space), _sum(problem, found, space, schedule["splits"]))
         return TileProgram(problem.region.name, launches, (space_param(space, "out"),), tuple(problem.symbols.ranges))
+
+
+def seconds_beforehand(problem: Problem, target: GpuTarget) -> float:
+    """Seconds of a product whose factors are scaled before they are multiplied, whole or in parts; infinity where it is none."""
+    matches = (strategy.match(problem, target) for strategy in (SplitK(), Tensor()))
+    return min((fastest(match, target) for match in matches if isinstance(match, Match)), default=float("inf"))
 
 
 def _space(problem: Problem, found: Contraction, splits: int) -> Operand:

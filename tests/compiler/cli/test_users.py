@@ -341,7 +341,7 @@ def test_every_command_takes_the_shared_flags(name: str) -> None:
 
 def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     """Values in helps are those that a pass serves; what is refused as not supported yet is not shown."""
-    assert set(SPARSITIES) == set(SPARSITY_PASSES)
+    assert set(QUANTIZE_FORMATS) == set(QUANTIZATIONS) and set(SPARSITIES) == set(SPARSITY_PASSES)
     assert all(parse_pipeline(", ".join(QUANTIZATIONS[name].steps(stored))) for name in QUANTIZE_FORMATS for stored in STORED)
     assert run(["build", "--help"]) == 0
     shown = capsys.readouterr().out

@@ -154,6 +154,10 @@ RULES = {
         X + " %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : i32[i]) : f32[i]",
         r"dot scale of i32\[i\] on f32\[i, k\]",
     ),
+    "dot scale of the other operand": (
+        X + " %a = dot(%t, full(1) : f32[h, k], full(0) : f32[i, h], left_scale = full(1) : f32[h]) : f32[i, h]",
+        r"dot scale of f32\[h\] on f32\[i, k\]",
+    ),
     "dot scale of uneven blocks": (
         X + " axis b in 0..3 extent 3 %a = dot(%t, %t, full(0) : f32[i], left_scale = full(1) : f32[b]) : f32[i]",
         r"dot scale of f32\[b\] on f32\[i, k\]",
