@@ -40,7 +40,10 @@ def gigaop(problem: Problem) -> float:
     """Billions of multiplications and additions of a problem; 0 where it is no product."""
     if problem.group.startswith("attention"):
         (batch, heads, queries, deep), (_, _, keys, _), _ = problem.shapes
-        return 4 * batch * heads * queries * keys * deep * (0.5 if "causal" in problem.name else 1.0) / 1e9
+        looked = queries * keys * (0.5 if "causal" in problem.name else 1.0)
+        if problem.window is not None:
+            looked = problem.window * (queries - problem.window / 2)
+        return 4 * batch * heads * looked * deep / 1e9
     if problem.weight is not None:
         return 2 * problem.shapes[0][0] * prod(problem.weight) / 1e9
     if "products" in problem.group or "experts" in problem.group:

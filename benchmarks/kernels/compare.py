@@ -44,7 +44,8 @@ def compared(
         if peers is None:
             continue
         line: dict[str, Any] = dict(zip(("group", "problem", "machine"), key, strict=True))
-        line |= {"judged": peers["judged"], "whole": peers["whole"], "peers": {name: each["us"] for name, each in peers["best"].items()}}
+        line |= {"estimator": peers.get("estimator", ""), "judged": peers["judged"], "whole": peers["whole"]}
+        line |= {"peers": {name: each["us"] for name, each in peers["best"].items()}}
         if not peers["best"]:
             reasons = peers["refused"] or {"no peer has a kernel for it": 1}
             found.append(line | {"reason": "; ".join(reasons)[:200]})
@@ -86,8 +87,9 @@ def classes(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The part of the page that compares."""
+def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]], estimator: str = "") -> str:
+    """The part of the page that compares; peers that another estimator than this one judged have a star."""
+    stale = [line for line in lines if line.get("estimator", "") != estimator]
     parts = [
         "## Beside peers",
         "Estimated time of the best peer over ours, by the same estimator: above 1 ours is faster. Peers are compiled by the same "
@@ -95,7 +97,8 @@ def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]) 
         "templates and fusions, Liger, conch (vLLM's paged attention), and for prefill the tutorial's attention as our own text has "
         "it, over its tiles. A search that is cut short (*part*) has judged the likeliest configurations only: its ratio may be too "
         "good for us. Estimates that miss work (less than a problem needs) are no part of a mean.",
-        f"Goals: a mean of {GOAL} in each class, no problem below {LEAST}.",
+        f"Goals: a mean of {GOAL} in each class, no problem below {LEAST}. "
+        f"Of {len(lines)} problems {len(stale)} have peers that the estimator before this one judged (*).",
         "| class | machine | problems | mean | least | at | goal of the mean | goal of the least | search |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -106,7 +109,8 @@ def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]) 
         text += "\n| " + " | ".join(map(str, shown)) + f" | {'whole' if each['whole'] else 'part'} |"
     text += "\n\n| problem | machine | ours us | bound | best peer | us | ratio | its configuration |\n|---|---|---|---|---|---|---|---|"
     for line in lines:
-        title = f"{line['group']}: {line['problem']} | {line['machine']}"
+        star = " *" if line.get("estimator", "") != estimator else ""
+        title = f"{line['group']}: {line['problem']}{star} | {line['machine']}"
         if "reason" in line:
             text += f"\n| {title} | - | {line['reason'].replace('|', '/')} | | | | |"
             continue

@@ -21,9 +21,9 @@ FOLDER = Path(os.environ.get("OURCC_CACHE_DIR", Path.home() / ".cache" / "ourcc"
 class Cubin:
     """A kernel for one architecture: its listing, the source that its lines stand in, and what it takes of a processor.
 
-    `registers` are those of a thread, `shared` bytes those of a program, `warps` those that a program is launched with,
-    `constants` the values of names that its source uses. `marks` are accesses to global memory and matrix instructions
-    by line of the source in the PTX, where no loop is unrolled yet.
+    `registers` are those of a thread, `shared` bytes those of a program and `columns` of tensor memory too, `warps` those that
+    a program is launched with, `constants` the values of names that its source uses. `marks` are accesses to global memory
+    and matrix instructions by line of the source in the PTX, where no loop is unrolled yet.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Cubin:
     registers: int
     shared: int
     marks: Mapping[str, list[int]]
+    columns: int = 0
 
 
 def compile_function(
@@ -65,6 +66,7 @@ def compile_function(
         registers_of(cubin),
         int(compiled.metadata.shared),
         marks_of(compiled.asm["ptx"]),
+        columns_of(compiled.asm["ptx"]),
     )
 
 
@@ -76,6 +78,14 @@ def warps_of(ptx: str) -> int:
     return int(found[1]) // 32
 
 
+_ALLOCATED = re.compile(r"\btcgen05\.alloc\.[^\n]*?, (\d+);")
+
+
+def columns_of(ptx: str) -> int:
+    """Columns of tensor memory that a program takes."""
+    return sum(map(int, _ALLOCATED.findall(ptx)))
+
+
 _PLACE = re.compile(r"^\s*\.loc\s+([0-9]+)\s+([0-9]+)[^\n]*?(?:inlined_at\s+([0-9]+)\s+([0-9]+).*)?$")
 _ACCESS = re.compile(r"\b(ld|st)\.global")
 _MATRIX = re.compile(r"\b(wgmma\.mma_async|tcgen05\.mma|mma\.sync)")
@@ -84,12 +94,17 @@ _MATRIX = re.compile(r"\b(wgmma\.mma_async|tcgen05\.mma|mma\.sync)")
 def marks_of(ptx: str) -> dict[str, list[int]]:
     """Accesses to global memory and matrix instructions in PTX, by the line of the kernel's source that they stand for.
 
-    What a library function does stands for the line that calls it, or for the last line of the kernel before it.
+    What a library function does stands for the line that calls it, or for the last line of the kernel before it. Inline
+    assembly stands for the line before it: its printer gives every row of it a line of its own, each one further down.
     """
     found: dict[str, list[int]] = {}
-    own, line = None, "0"
+    own, line, inline = None, "0", False
     for row in ptx.splitlines():
-        if place := _PLACE.match(row):
+        if "inline asm" in row:
+            inline = "begin" in row
+        elif inline and _PLACE.match(row):
+            continue
+        elif place := _PLACE.match(row):
             own = own or place[1]
             line = place[4] if place[3] == own else place[2] if place[1] == own else line
         elif _ACCESS.search(row):

@@ -222,3 +222,144 @@ def attention_causal(
         )
         most = new
     tl.store(y + (base + rows)[:, None] * D + deep[None, :], (sums / total[:, None]).to(y.dtype.element_ty))
+
+
+@triton.jit
+def attention_window(
+    q,
+    k,
+    v,
+    y,
+    S: tl.constexpr,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    SCALE: tl.constexpr,
+    SHARED: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """As `attention_causal` over the last WINDOW keys of each query: with a mask where the window begins and on the diagonal."""
+    block = tl.program_id(0)
+    head = tl.program_id(1)
+    rows = block * BM + tl.arange(0, BM)
+    deep = tl.arange(0, D)
+    lanes = tl.arange(0, BN)
+    base = head * S
+    keys = k + (head // SHARED * S) * D
+    values = v + (head // SHARED * S) * D
+    queries = tl.load(q + (base + rows)[:, None] * D + deep[None, :])
+    most = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.full((BM,), 1.0, tl.float32)
+    sums = tl.zeros((BM, D), tl.float32)
+    for first in tl.range(max(0, block * BM - WINDOW), max(0, block * BM + BM - WINDOW), BN):
+        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
+        scores = tl.where(rows[:, None] - (first + lanes)[None, :] < WINDOW, scores, -1.0e6)
+        new = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.math.exp2(scores - new[:, None])
+        shrink = tl.math.exp2(most - new)
+        total = total * shrink + tl.sum(weights, 1)
+        sums = tl.dot(
+            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+        )
+        most = new
+    for first in tl.range(max(0, block * BM + BM - WINDOW), block * BM, BN):
+        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None]))
+        new = tl.maximum(most, tl.max(scores, 1) * SCALE)
+        weights = tl.math.exp2(scores * SCALE - new[:, None])
+        shrink = tl.math.exp2(most - new)
+        total = total * shrink + tl.sum(weights, 1)
+        sums = tl.dot(
+            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+        )
+        most = new
+    for first in tl.range(block * BM, block * BM + BM, BN):
+        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
+        scores = tl.where(rows[:, None] >= (first + lanes)[None, :], scores, -1.0e6)
+        new = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.math.exp2(scores - new[:, None])
+        shrink = tl.math.exp2(most - new)
+        total = total * shrink + tl.sum(weights, 1)
+        sums = tl.dot(
+            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+        )
+        most = new
+    tl.store(y + (base + rows)[:, None] * D + deep[None, :], (sums / total[:, None]).to(y.dtype.element_ty))
+
+
+@triton.jit
+def largest(x, result, BLOCK: tl.constexpr):
+    """The largest magnitude of all elements, as the bits of a float32 that began as 0."""
+    lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.max(tl.abs(tl.load(x + lanes).to(tl.float32)), 0)
+    tl.atomic_max(result, found.to(tl.int32, bitcast=True), sem="relaxed")
+
+
+@triton.jit
+def small_floats(low, high):
+    """Two float32 as a byte of two e2m1, the first one in its lower half."""
+    text: tl.constexpr = "{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, $2, $1; cvt.u32.u8 $0, pair; }"
+    return tl.inline_asm_elementwise(text, "=r,f,f", [low, high], tl.int32, True, 1).to(tl.uint8)
+
+
+@triton.jit
+def rounded_blocks(x, most, codes, scales, M: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    """NVFP4: 16 elements share an e4m3 scale beside one of all; scales lie in the order in which the matrix unit takes them."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    first = tl.program_id(1) * BK
+    inside = rows < M
+    tile = tl.load(x + rows[:, None] * K + (first + tl.arange(0, BK))[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    whole = tl.load(most).to(tl.float32, bitcast=True) * (1.0 / 2688.0)
+    blocks = tl.reshape(tile, (BM, BK // 16, 16))
+    scale = (tl.max(tl.abs(blocks), 2) * (1.0 / 6.0) / whole).to(tl.float8e4nv)
+    inverse = 1.0 / (scale.to(tl.float32) * whole)
+    low, high = tl.split(tl.reshape(blocks * inverse[:, :, None], (BM, BK // 2, 2)))
+    places = rows[:, None] * (K // 2) + (first // 2 + tl.arange(0, BK // 2))[None, :]
+    tl.store(codes + places, small_floats(low, high), mask=inside[:, None])
+    each = first // 16 + tl.arange(0, BK // 16)
+    tall = (rows // 128 * (K // 64) * 512 + rows % 32 * 16 + rows % 128 // 32 * 4)[:, None]
+    tl.store(scales + tall + (each // 4 * 512 + each % 4)[None, :], scale, mask=inside[:, None])
+
+
+@triton.jit
+def product_of_blocks(
+    a,
+    b,
+    scales_a,
+    scales_b,
+    most_a,
+    most_b,
+    c,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """A tile a program of two NVFP4 factors, all by descriptors; scales come in the order in which the matrix unit takes them."""
+    left = tl.make_tensor_descriptor(a, [M, K // 2], [K // 2, 1], [BM, BK // 2])
+    right = tl.make_tensor_descriptor(b, [N, K // 2], [K // 2, 1], [BN, BK // 2])
+    tall = tl.make_tensor_descriptor(
+        scales_a,
+        [1, (M + 127) // 128, K // 64, 2, 256],
+        [(M + 127) // 128 * (K // 64) * 512, K // 64 * 512, 512, 256, 1],
+        [1, BM // 128, BK // 64, 2, 256],
+    )
+    wide = tl.make_tensor_descriptor(
+        scales_b, [1, N // 128, K // 64, 2, 256], [N // 128 * (K // 64) * 512, K // 64 * 512, 512, 256, 1], [1, BN // 128, BK // 64, 2, 256]
+    )
+    result = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    rows = (M + BM - 1) // BM
+    row = tl.program_id(0) % rows
+    column = tl.program_id(0) // rows
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, K, BK):
+        x = left.load([row * BM, k // 2])
+        y = right.load([column * BN, k // 2])
+        x_scale = tall.load([0, row * (BM // 128), k // 64, 0, 0])
+        y_scale = wide.load([0, column * (BN // 128), k // 64, 0, 0])
+        x_scale = tl.permute(tl.reshape(x_scale, (BM // 128, BK // 64, 32, 4, 4)), (0, 3, 2, 1, 4))
+        y_scale = tl.permute(tl.reshape(y_scale, (BN // 128, BK // 64, 32, 4, 4)), (0, 3, 2, 1, 4))
+        sums = tl.dot_scaled(x, tl.reshape(x_scale, (BM, BK // 16)), "e2m1", y.T, tl.reshape(y_scale, (BN, BK // 16)), "e2m1", sums)
+    both = tl.load(most_a).to(tl.float32, bitcast=True) * tl.load(most_b) * (1.0 / 2688.0)
+    result.store([row * BM, column * BN], (sums * both).to(c.dtype.element_ty))

@@ -153,11 +153,13 @@ def _read(launch: Launch, machine: Machine) -> tuple[Reading, Program]:
 
 
 def residents(cubin: Cubin, machine: Machine) -> int:
-    """Programs that a processor holds at the same time; registers go out in portions of 256 a warp, shared memory of 128 bytes."""
+    """Programs that a processor holds at the same time; registers go out in portions of 256 a warp, shared memory of 128 bytes, tensor
+    memory of the columns that a program asks for."""
     per_warp = ceil(max(cubin.registers, 16) * 32 / 256) * 256
     by_registers = machine.registers // (per_warp * cubin.warps)
     by_shared = machine.shared // (ceil((cubin.shared + 1024) / 128) * 128)
-    found = min(by_registers, by_shared, machine.warps // cubin.warps, machine.programs)
+    by_columns = machine.columns // cubin.columns if cubin.columns else machine.programs
+    found = min(by_registers, by_shared, by_columns, machine.warps // cubin.warps, machine.programs)
     if found < 1:
         raise ValueError(f"{cubin.name} does not fit a processor: {cubin.registers} registers, {cubin.shared} bytes, {cubin.warps} warps")
     return found

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cubins import FOLDER, Cubin, listing_of, marks_of, registers_of, warps_of
+from cubins import FOLDER, Cubin, columns_of, listing_of, marks_of, registers_of, warps_of
 from estimate import Launch
 
 
@@ -124,6 +124,7 @@ def _compile(wanted: Wanted, capability: int) -> dict[str, Any]:
             registers_of(cubin),
             int(made.metadata.shared),
             marks_of(ptx),
+            columns_of(ptx),
         )
     )
 

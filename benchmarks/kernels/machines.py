@@ -12,7 +12,8 @@ GUIDE = "CUDA C++ Programming Guide, throughput of native arithmetic instruction
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """A GPU. Rates are per second, `matrix` in multiplications and additions per cycle of a processor by number format."""
+    """A GPU. Rates are per second, `matrix` in multiplications and additions per cycle of a processor by number format; `columns` are
+    those of a processor's tensor memory, where it has one."""
 
     name: str
     architecture: str
@@ -27,6 +28,7 @@ class Machine:
     registers: int = 65_536
     warps: int = 64
     programs: int = 32
+    columns: int = 512
 
 
 _HOPPER_RATES = {"bf16": 4096, "tf32": 2048, "f8e4m3": 8192, "i8": 8192, "f64": 256, "b1": 32768}

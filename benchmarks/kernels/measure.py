@@ -101,22 +101,39 @@ def judged(problems: Iterable[ours.Problem]) -> dict[tuple[str, str, str], dict[
     for problem in problems:
         for machine in MACHINES.values():
             if (path := peers.path_of(problem, machine)).exists():
-                found[problem.group, problem.name, machine.name] = json.loads(path.read_text(encoding="utf-8"))
+                row = json.loads(path.read_text(encoding="utf-8"))
+                found[problem.group, problem.name, machine.name] = row | {"estimator": digest()}
     return found
 
 
 def recalled(results: Mapping[str, Any] | None) -> dict[compare.Key, dict[str, Any]]:
-    """What peers.py had found for results of this very estimator: a machine that has not run it keeps their numbers."""
-    if results is None or results["digest"] != digest():
-        return {}
+    """What peers.py had found for the results: a machine that has not run it keeps their numbers, and which estimator's they are."""
     found: dict[compare.Key, dict[str, Any]] = {}
-    for line in results["compared"]:
+    for line in () if results is None else results["compared"]:
         title, _, configuration = line.get("configuration", "").partition("; ")
         best = {name: {"us": us, "title": title, "kernels": [{"configuration": configuration}]} for name, us in line["peers"].items()}
         refused = {} if best else {line["reason"]: 1}
         key = line["group"], line["problem"], line["machine"]
-        found[key] = {"judged": line["judged"], "whole": line["whole"], "best": best, "refused": refused}
+        known = {"judged": line["judged"], "whole": line["whole"], "estimator": line.get("estimator", results["digest"] if results else "")}
+        found[key] = {**known, "best": best, "refused": refused}
     return found
+
+
+def rejudged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> str:
+    """Peers of two tables that another estimator judged, and what it says of them."""
+
+    def key(line: Mapping[str, Any]) -> compare.Key:
+        return line["group"], line["problem"], line["machine"]
+
+    before = {key(line): line for line in old}
+    lines = []
+    for line in new:
+        was = before.get(key(line))
+        if was is None or was.get("estimator") == line.get("estimator"):
+            continue
+        both = [(name, was["peers"][name], us) for name, us in line["peers"].items() if name in was["peers"]]
+        lines += [f"  {': '.join(key(line)[:2])} ({line['machine']}): {name} {first} -> {us}" for name, first, us in both]
+    return "\n".join(lines) or "  none was judged again"
 
 
 def doubts(rows: Iterable[dict[str, Any]]) -> dict[compare.Key, str]:
@@ -152,20 +169,21 @@ def write(results: dict[str, Any], lines: list[dict[str, Any]], verdict: str, po
     results |= {"classes": compare.classes(lines), "compared": lines}
     path = RESULTS / "kernels.json"
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    ratios = f"![ratios](kernels.svg)\n\n{compare.page(lines, rows)}"
+    ratios = f"![ratios](kernels.svg)\n\n{compare.page(lines, rows, digest())}"
     page = "\n\n".join(("# Kernels judged without a GPU", verdict, ratios, points, table(rows))) + "\n"
     path.with_suffix(".md").write_text(page, encoding="utf-8")
     path.with_suffix(".svg").write_text(compare.picture(lines), encoding="utf-8")
 
 
 def beside() -> int:
-    """What peers.py found beside the results as they are, where the estimator is still theirs."""
+    """What peers.py found beside the results as they are, where ours are this estimator's."""
     results = json.loads((RESULTS / "kernels.json").read_text(encoding="utf-8"))
     if results["digest"] != digest():
         print("the estimator changed since the results were written: run without --beside")
         return 1
     lines = compare.compared(results["problems"], recalled(results) | judged(ours.problems()), doubts(results["problems"]))
-    print(compare.page(lines, results["problems"]))
+    print("peers judged again, before and after:", rejudged(results["compared"], lines), sep="\n")
+    print(compare.page(lines, results["problems"], digest()))
     compared = validate.compare(validate.read_points() + validate.read_measured())
     write(results, lines, validate.verdict(compared), validate.table(compared))
     return 0
@@ -190,7 +208,7 @@ def main() -> int:
     path = RESULTS / "kernels.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     lines = compare.compared(rows, recalled(old) | judged(ours.problems()), doubts(rows))
-    print(compare.page(lines, rows))
+    print(compare.page(lines, rows, digest()))
     if only:
         return 0
     compared = validate.compare(validate.read_points() + validate.read_measured())
@@ -198,6 +216,7 @@ def main() -> int:
     if old is not None and old["digest"] != new["digest"]:
         print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")
         print("problems, before and after:", changed(old["problems"], rows), sep="\n")
+        print("peers judged again, before and after:", rejudged(old["compared"], lines), sep="\n")
     write(new, lines, validate.verdict(compared), validate.table(compared))
     return 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cubins import FOLDER, Cubin, marks_of, registers_of, warps_of
+from cubins import FOLDER, Cubin, columns_of, marks_of, registers_of, warps_of
 from estimate import Launch
 from torch import nn
 
@@ -36,7 +36,7 @@ ROOMS = ("ir", "passes", "codegen", "autotune", "compiler")
 @dataclass(frozen=True)
 class Problem:
     """A class of the list at one size: a module and its inputs, and the options of its build; `weight` is that of a product whose
-    weights are coded, as (depth, width)."""
+    weights are coded, as (depth, width), `window` how many keys up to its own a query of attention looks at."""
 
     group: str
     name: str
@@ -45,6 +45,7 @@ class Problem:
     dtype: torch.dtype
     quantize: str | None = None
     weight: tuple[int, int] | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,15 @@ def _experts(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def _attention(causal: bool) -> Callable[..., torch.Tensor]:
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+
+    return run
+
+
+def _window(span: int) -> Callable[..., torch.Tensor]:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+        kept = (columns <= rows) & (columns > rows - span)
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=kept, enable_gqa=q.shape[1] != k.shape[1])
 
     return run
 
@@ -174,6 +184,10 @@ def problems() -> Iterator[Problem]:
     yield Problem(
         "attention prefill", "D 128, 32 heads on 8, causal", _function(_attention(True)), ((1, 32, 4096, 128), grouped, grouped), BF16
     )
+    for span, length in ((1024, 8192), (4096, 32768)):
+        shapes = ((1, 32, length, 128), (1, 8, length, 128), (1, 8, length, 128))
+        title = f"D 128, 32 heads on 8, {span} of {length}"
+        yield Problem("attention prefill", title, _function(_window(span)), shapes, BF16, window=span)
     for batch, context in ((1, 1024), (1, 8192), (1, 131072), (64, 8192)):
         kept = (batch, 8, context, 128)
         yield Problem(
@@ -286,7 +300,7 @@ def _row(step: Step, plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def cubin_of(name: str, code: bytes, ptx: str, source: str, shared: int) -> Cubin:
     """A kernel as it was built, to be estimated."""
-    return Cubin(name, disassemble(code, name), source, 1, {}, warps_of(ptx), registers_of(code), shared, marks_of(ptx))
+    return Cubin(name, disassemble(code, name), source, 1, {}, warps_of(ptx), registers_of(code), shared, marks_of(ptx), columns_of(ptx))
 
 
 def _unique(step: Step, plan: Plan) -> float:

@@ -67,7 +67,7 @@ def path_of(problem: ours.Problem, machine: Machine) -> Path:
     """Where the result for a problem lies."""
     here = Path(__file__).parent
     own = b"".join((here / name).read_bytes() for name in (*PARTS, "equivalents.py"))
-    names = (problem.group, problem.name, problem.shapes, str(problem.dtype), problem.quantize, machine.name)
+    names = (problem.group, problem.name, problem.shapes, str(problem.dtype), problem.quantize, problem.window, machine.name)
     return FOLDER / "judged" / f"{hashlib.sha256(own + repr(names).encode()).hexdigest()}.json"
 
 
@@ -146,6 +146,8 @@ def peers_of(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Iterator
         return
     if problem.quantize is None or problem.quantize in NARROW:
         yield "Inductor", lambda: _inductor(problem)
+    if problem.quantize == "nvfp4" and torch.cuda.get_device_capability()[0] >= 10:
+        yield "tutorial product of blocks, rewritten", lambda: _of_small_floats(problem)
     if (problem.quantize or "").startswith("int4-weight"):
         yield "conch", lambda: _mixed(problem)
     if problem.weight is None and "products" in problem.group and problem.dtype == torch.bfloat16:
@@ -321,6 +323,49 @@ def _paged(problem: ours.Problem) -> Iterator[Road]:
         yield from _recorded("conch paged attention", lambda splits=splits: run(splits), known)  # type: ignore[misc]
 
 
+ROUNDED = ((128, 64), (32, 128), (16, 256), (4, 512), (1, 1024))
+"""Rows and columns of a program that rounds to small floats."""
+
+
+def _of_small_floats(problem: ours.Problem) -> Iterator[Road]:
+    """The tutorial's product of two NVFP4 factors as our own text has it; rows are rounded before, by the largest of all and of each 16."""
+    import equivalents
+
+    ((rows, depth),), (_, width) = problem.shapes, problem.weight or (0, 0)
+    elements, padded = rows * depth, -(-rows // 128) * 128
+    coded = depth // 2 + depth // 16
+
+    def wanted(
+        function: Any, types: dict[str, str], constants: dict[str, int], grid: tuple[int, ...], unique: float, **more: int
+    ) -> Wanted:
+        return Wanted(function, types, constants, frozenset(types), {"num_stages": 2, "num_warps": 4, **more}, grid, unique)
+
+    whole = {"x": "*bf16", "result": "*i32"}
+    tall = {"x": "*bf16", "most": "*i32", "codes": "*u8", "scales": "*fp8e4nv"}
+    both = {"a": "*u8", "b": "*u8", "scales_a": "*fp8e4nv", "scales_b": "*fp8e4nv", "most_a": "*i32", "most_b": "*fp32", "c": "*bf16"}
+    largest = [
+        wanted(equivalents.largest, whole, {"BLOCK": block}, (elements // block,), 2.0 * elements, num_warps=8)
+        for block in (2048, 4096, 8192, 16384)
+        if elements % block == 0
+    ]
+    rounded = [
+        wanted(
+            equivalents.rounded_blocks,
+            tall,
+            {"M": rows, "K": depth, "BM": m, "BK": k},
+            (-(-rows // m), depth // k),
+            rows * (2.0 * depth + coded),
+        )
+        for m, k in ROUNDED
+        if depth % k == 0
+    ]
+    unique = rows * coded + width * coded + 2.0 * rows * width
+    for n, k, stages in itertools.product((256, 128), (256, 128), (4, 3, 2)):
+        sizes = {"M": rows, "N": width, "K": depth, "BM": 128, "BN": n, "BK": k}
+        product = wanted(equivalents.product_of_blocks, both, sizes, (padded // 128 * (width // n),), unique, num_stages=stages)
+        yield Road("tutorial product of blocks, rewritten", f"128 x {n} x {k}", [largest, rounded, [product]])
+
+
 POINTED = ((128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (128, 32, 32, 4, 4))
 DESCRIBED = tuple((128, wide, deep, stages, warps) for wide in (256, 128) for deep in (64, 128) for stages in (3, 4, 2) for warps in (8, 4))
 """Tiles of Triton's tutorials on products (rows, columns, depth, stages, warps): by pointers, and persistent by descriptors."""
@@ -351,8 +396,10 @@ def _rewritten(problem: ours.Problem) -> Iterator[Road]:
     import equivalents
 
     (batch, heads, length, deep), (_, kept, _, _), _ = problem.shapes
-    causal = "causal" in problem.name
+    causal = "causal" in problem.name or problem.window is not None
     function = equivalents.attention_causal if causal else equivalents.attention
+    if problem.window is not None:
+        function = equivalents.attention_window
     tiles = itertools.product((128, 64), (128, 64, 32), (8, 4), (3, 2, 4))
     names = ("q", "k", "v", "y") if causal else ("q", "k", "v", "y", "largest")
     unique = 2.0 * batch * length * deep * (2 * heads + 2 * kept)
@@ -361,6 +408,7 @@ def _rewritten(problem: ours.Problem) -> Iterator[Road]:
             continue
         constants = {"S": length, "D": deep, "BM": rows, "BN": columns, "SCALE": deep**-0.5 * 1.4426950408889634}
         constants |= {"SHARED": heads // kept} if causal else {"DESCRIPTORS": False}
+        constants |= {} if problem.window is None else {"WINDOW": problem.window}
         types = {name: "*fp32" if name == "largest" else "*bf16" for name in names}
         for described in (False,) if causal else (False, True):
             chosen = constants if causal else constants | {"DESCRIPTORS": described}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ...ir import dims
 from ...ir.dims import Dim
@@ -21,9 +22,11 @@ _MAXIMUM_BLOCK = 256  # elements of one dimension of a block, a limit of the har
 
 
 @dataclass(frozen=True)
-class _Block:
-    """A descriptor's block: per dimension the tile axis (None: one element), extents and starts."""
+class _View:
+    """An operand as a descriptor sees it, and the block that is read: per dimension the tile axis (None: one element), extents, starts."""
 
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
     axes: tuple[str | None, ...]
     extents: tuple[int, ...]
     starts: tuple[Dim, ...]
@@ -31,72 +34,123 @@ class _Block:
 
 def load(emitter: Emitter, scope: Scope, value: Load, operand: Param) -> Tile | None:
     """The load through a descriptor; None, with a note, where it must go by pointers."""
-    reason, strides = _why_not_operand(emitter, scope, operand)
-    block = _block(scope, value, operand)
-    if reason is None and block is None:
-        reason = "a subscript is neither a tile axis nor a number"
-    if reason is None and block is not None:
-        reason = _why_not_block(scope, value, operand, block)
-    if reason is not None or block is None:
-        emitter.note(f"load of {operand.name} goes by pointers, not by descriptor: {reason}")
+    view = _viewed(emitter, scope, value, operand)
+    if isinstance(view, str):
+        emitter.note(f"load of {operand.name} goes by pointers, not by descriptor: {view}")
         return None
-    name = _declare(emitter, scope, operand, block, strides)
-    starts = ", ".join(indices.scalar(emitter, scope, start) for start in block.starts)
-    axes = tuple(axis for axis in block.axes if axis is not None)
+    name = _declare(emitter, scope, operand, view)
+    starts = ", ".join(indices.scalar(emitter, scope, start) for start in view.starts)
+    axes = tuple(axis for axis in view.axes if axis is not None)
     text = f"{name}.load([{starts}])"
-    if len(axes) != len(block.axes):
+    if len(axes) != len(view.axes):
         text = f"tl.reshape({text}, {shape_text(emitter.shape(scope, axes))})"
     return Tile(text, axes, value.type.dtype, wanted=f"{operand.name}_tile")
 
 
-def _why_not_operand(emitter: Emitter, scope: Scope, operand: Param) -> tuple[str | None, tuple[Dim, ...]]:
-    """Why this operand can have no descriptor, and its strides if it can."""
+def _viewed(emitter: Emitter, scope: Scope, value: Load, operand: Param) -> _View | str:
+    """The operand in its own dimensions, or in others where it lies without gaps; or why it can have no descriptor."""
     if operand.name in emitter.anywhere:
-        return "it is not known to start at a multiple of 16 bytes", ()
+        return "it is not known to start at a multiple of 16 bytes"
     if operand.layout is not None:
-        return "it has a layout of its own", ()
+        return "it has a layout of its own"
+    own = _as_it_is(scope, value, operand)
+    if not isinstance(own, str):
+        return own
+    other = None if operand.strides else _by_place(scope, value, operand)
+    return own if other is None else other
+
+
+def _as_it_is(scope: Scope, value: Load, operand: Param) -> _View | str:
     shape = operand.shape
     strides = operand.strides or tuple(dims.product(shape[n + 1 :]) for n in range(len(shape)))
-    if not 2 <= len(shape) <= 5:
-        return f"it has {len(shape)} dimensions, a descriptor takes 2 to 5", ()
-    if strides[-1] != 1:
-        return "its last dimension is not contiguous", ()
-    granule = max(1, 128 // operand.dtype.bits)
-    if any(dims.divides(granule, stride, scope.facts) is not True for stride in strides[:-1]):
-        return "its rows are not known to start at multiples of 16 bytes", ()
-    return None, strides
-
-
-def _block(scope: Scope, value: Load, operand: Param) -> _Block | None:
+    if (why := _why_not_shape(scope, operand, shape, strides)) is not None:
+        return why
     axes: list[str | None] = []
     starts: list[Dim] = []
     for subscript in value.subscripts:
         # A part of a longer dimension, one head of several side by side, say, starts further on.
         name = next((axis for axis in scope.tile_axes if not indices.varies(scope, subscript - dims.symbol(axis))), None)
         if name is None and indices.varies(scope, subscript):
-            return None
+            return "a subscript is neither a tile axis nor a number"
         axes.append(name)
         starts.append(subscript if name is None else dims.substitute(subscript, {name: dims.symbol(scope.axis(name).first)}))
     named = [axis for axis in axes if axis is not None]
     if len(set(named)) != len(named):
+        return "an axis stands in two subscripts"
+    view = _View(shape, strides, tuple(axes), tuple(1 if axis is None else scope.extent(axis) for axis in axes), tuple(starts))
+    return _why_not_block(view.extents, operand) or _why_not_masks(scope, value, view) or view
+
+
+def _by_place(scope: Scope, value: Load, operand: Param) -> _View | None:
+    """The operand in the dimensions that tile axes step through, where its elements lie one behind the other: rows of codes, say, that
+    were written as blocks. Lanes outside of an axis are outside of its dimension, or there are none.
+    """
+    place: Dim = 0
+    for size, subscript in zip(operand.shape, value.subscripts, strict=True):
+        place = place * size + subscript
+    facts = scope.facts
+    place, total = dims.joined(place), dims.product(operand.shape)
+    steps: dict[str, int] = {}
+    for axis in scope.tile_axes:
+        further = dims.substitute(place, {axis: dims.symbol(axis) + 1}) - place
+        if not isinstance(further, int) or further < 0:
+            return None
+        if further:
+            steps[axis] = further
+    names = sorted(steps, key=lambda axis: -steps[axis])
+    strides = tuple(steps[axis] for axis in names)
+    rest = dims.simplify(dims.substitute(place, dict.fromkeys(names, 0)), facts)
+    if not names or strides[-1] != 1 or any(wide % narrow for wide, narrow in pairwise(strides)):
         return None
-    return _Block(tuple(axes), tuple(1 if axis is None else scope.extent(axis) for axis in axes), tuple(starts))
+    if rest != 0 or dims.divides(strides[0], total, facts) is not True:
+        return None
+    outer = dims.simplify(total // strides[0], facts)
+    shape = (outer, *(wide // narrow for wide, narrow in pairwise(strides)))
+    if _why_not_shape(scope, operand, shape, strides) is not None:
+        return None
+    for axis, size in zip(names, shape, strict=True):
+        ends = [dims.equal(high, size, facts) is True for high in scope.axis(axis).highs]
+        if not any(ends):
+            return None
+    starts = tuple(dims.symbol(scope.axis(axis).first) for axis in names)
+    view = _View(shape, strides, tuple(names), tuple(scope.extent(axis) for axis in names), starts)
+    fits = _why_not_block(view.extents, operand) is None and (value.other is None or _is_zero(value.other))
+    return view if fits else None
 
 
-def _why_not_block(scope: Scope, value: Load, operand: Param, block: _Block) -> str | None:
-    if block.extents[-1] * operand.dtype.bits < 128:
+def _why_not_shape(scope: Scope, operand: Param, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> str | None:
+    if not 2 <= len(shape) <= 5:
+        return f"it has {len(shape)} dimensions, a descriptor takes 2 to 5"
+    if strides[-1] != 1:
+        return "its last dimension is not contiguous"
+    granule = max(1, 128 // operand.dtype.bits)
+    if any(dims.divides(granule, stride, scope.facts) is not True for stride in strides[:-1]):
+        return "its rows are not known to start at multiples of 16 bytes"
+    return None
+
+
+def _why_not_block(extents: tuple[int, ...], operand: Param) -> str | None:
+    if extents[-1] * operand.dtype.bits < 128:
         return "its rows are shorter than 16 bytes"
-    if max(block.extents) > _MAXIMUM_BLOCK:
-        return f"a block of {max(block.extents)} elements is longer than {_MAXIMUM_BLOCK}"
-    ends = {axis: size for axis, size in zip(block.axes, operand.shape, strict=True) if axis is not None}
+    if max(extents) > _MAXIMUM_BLOCK:
+        return f"a block of {max(extents)} elements is longer than {_MAXIMUM_BLOCK}"
+    return None
+
+
+def _why_not_masks(scope: Scope, value: Load, view: _View) -> str | None:
+    ends = {axis: size for axis, size in zip(view.axes, view.shape, strict=True) if axis is not None}
     for check in checks_of(scope, value):
         if len(check.axes) != 1 or check.index != dims.symbol(check.axes[0]) or check.low is not None:
             return "it is masked by more than the operand's own bounds"
         if dims.equal(check.high if check.high is not None else 0, ends[check.axes[0]], scope.facts) is not True:
             return "it is masked by more than the operand's own bounds"
-        if value.other is not None and (value.other.value != 0 or _is_negative(value.other)):
+        if value.other is not None and not _is_zero(value.other):
             return f"masked lanes are {value.other}, a descriptor gives 0"
     return None
+
+
+def _is_zero(constant: Constant) -> bool:
+    return constant.value == 0 and not _is_negative(constant)
 
 
 def _is_negative(constant: Constant) -> bool:
@@ -104,14 +158,14 @@ def _is_negative(constant: Constant) -> bool:
     return isinstance(constant.value, float) and math.copysign(1.0, constant.value) < 0
 
 
-def _declare(emitter: Emitter, scope: Scope, operand: Param, block: _Block, strides: tuple[Dim, ...]) -> str:
-    """One descriptor for each operand and block, made before everything else."""
-    key = (operand.name, block.extents)
+def _declare(emitter: Emitter, scope: Scope, operand: Param, view: _View) -> str:
+    """One descriptor for each operand, its dimensions and block, made before everything else."""
+    key = (operand.name, view.shape, view.extents)
     if key not in emitter.descriptors:
         name = emitter.fresh(f"{operand.name}_descriptor")
         emitter.descriptors[key] = name
         emitter.isa = max(emitter.isa, ISA)
-        shape = ", ".join(indices.scalar(emitter, scope, extent) for extent in operand.shape)
-        steps = ", ".join(indices.scalar(emitter, scope, stride) for stride in strides)
-        emitter.preamble.append(f"{name} = tl.make_tensor_descriptor({operand.name}_ptr, [{shape}], [{steps}], {list(block.extents)})")
+        shape = ", ".join(indices.scalar(emitter, scope, extent) for extent in view.shape)
+        steps = ", ".join(indices.scalar(emitter, scope, stride) for stride in view.strides)
+        emitter.preamble.append(f"{name} = tl.make_tensor_descriptor({operand.name}_ptr, [{shape}], [{steps}], {list(view.extents)})")
     return emitter.descriptors[key]

@@ -54,7 +54,7 @@ class Emitter:
     locals: dict[str, str] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, Dim] = field(default_factory=dict)
-    descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
+    descriptors: dict[tuple[str, tuple[Dim, ...], tuple[int, ...]], str] = field(default_factory=dict)
     preamble: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     anywhere: frozenset[str] = frozenset()

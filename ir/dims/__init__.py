@@ -32,7 +32,7 @@ from .expr import (
     symbols,
     within,
 )
-from .facts import NO_FACTS, UNBOUNDED, Facts, Range, at_most, divides, divisor_of, equal, range_of, simplify, solved
+from .facts import NO_FACTS, UNBOUNDED, Facts, Range, at_most, divides, divisor_of, equal, joined, range_of, simplify, solved
 
 __all__ = [
     "APPLY",
@@ -56,6 +56,7 @@ __all__ = [
     "functions",
     "has_division",
     "has_functions",
+    "joined",
     "magnitude",
     "maximum",
     "minimum",

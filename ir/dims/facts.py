@@ -348,6 +348,17 @@ def _expand_modulo(dim: Dim) -> Dim:
     return result
 
 
+def joined(dim: Dim) -> Dim:
+    """`dim` in which a quotient and its remainder are what they are of: n % d + d * (n // d) is n."""
+    expanded = _expand_modulo(dim)
+    return expanded if _functions(expanded) < _functions(dim) else dim
+
+
+def _functions(dim: Dim) -> int:
+    """How many functions stand in the terms of an expression."""
+    return sum(isinstance(atom, Function) for monomial, _ in terms_of(dim) for atom in monomial)
+
+
 def _has_function(dim: Dim) -> bool:
     return isinstance(dim, Expr) and any(isinstance(a, Function) for m, _ in dim.terms for a in m)
 

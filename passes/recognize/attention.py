@@ -49,8 +49,8 @@ class RecognizeAttention(RulePass):
     numerics: ClassVar[Numerics] = "REASSOCIATES"
 
     def rules(self) -> Sequence[Rule]:
-        """The one rule."""
-        return (Attention(),)
+        """Attention as it is written out, and the mask of one that is given."""
+        return (Attention(), ChosenMask())
 
 
 @dataclass(frozen=True)
@@ -310,12 +310,34 @@ def _split_add(op: Op) -> tuple[Value | None, Mask | None]:
     if not _leads_to_product(left):
         return None, None
     mask = _unbroadcast(right)
-    chosen = producer(mask, "where")
-    if chosen is not None and _numbers(chosen) == (0.0, -math.inf):
-        return left, Mask(_unbroadcast(operand(chosen, 0)))
-    if chosen is not None and _numbers(chosen) == (-math.inf, 0.0):
-        return left, Mask(_unbroadcast(operand(chosen, 0)), negated=True)
-    return left, Mask(mask)
+    return left, _chosen(mask) or Mask(mask)
+
+
+def _chosen(mask: Value) -> Mask | None:
+    """The bool that chose between 0 and -inf in a float mask; None if the mask holds other numbers."""
+    chosen = producer(_unbroadcast(mask), "where")
+    for numbers, negated in (((0.0, -math.inf), False), ((-math.inf, 0.0), True)):
+        if chosen is not None and _numbers(chosen) == numbers:
+            return Mask(_unbroadcast(operand(chosen, 0)), negated)
+    return None
+
+
+class ChosenMask(Rule):
+    """attention(q, k, v, where(kept, 0, -inf)) -> attention(q, k, v, kept): kernels see what never counts"""
+
+    ops = ("attention",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        mask = op.operands[3] if len(op.operands) > 3 else None
+        if mask is None or not mask.dtype.is_float:
+            return "there is no float mask"
+        return None if _chosen(mask) is not None else "the mask is not known to hold 0 and -inf alone"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        chosen = _chosen(operand(op, 3))
+        if chosen is None:
+            return op.result
+        return g.build(op.definition, (*op.operands[:3], _built_mask(chosen, operand(op, 0), g)), op.attrs)
 
 
 def _numbers(chosen: Op) -> tuple[float | None, float | None]:

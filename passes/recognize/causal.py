@@ -14,7 +14,7 @@ from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ..base import RulePass
 from ..match import UNIFORM_LIMIT, Replacement, operand, producer
-from ..rules.indexing import progression
+from ..progressions import progression
 
 MAXIMUM_PARTS = 16
 

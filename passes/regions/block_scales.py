@@ -118,7 +118,9 @@ def _bytes(load: Load, axis: str, run: int) -> tuple[Dim, ...] | None:
         return tuple(dims.substitute(each, {axis: dims.symbol(PLACE)}) for each in load.subscripts)
     half, place = run // 2, dims.symbol(PLACE)
     apart = _subscripts(load, axis, {axis: _apart(run)}, {_FIELD: 2, _WITHIN: half}, (_FIELD,))
-    return None if apart is None else tuple(dims.substitute(each, {_GROUP: place // half, _WITHIN: place % half}) for each in apart)
+    if apart is None:
+        return None
+    return tuple(dims.joined(dims.substitute(each, {_GROUP: place // half, _WITHIN: place % half})) for each in apart)
 
 
 def _is_plain(load: Load) -> bool:

@@ -18,7 +18,9 @@ from ...ir.expression import Apply, Constant, Index
 from ...ir.graph import Op, Value
 from ...ir.ops.contraction import MULTIPLYING
 from ...ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
-from ...ir.types import TensorType, boolean, i64
+from ...ir.types import TensorType, boolean, i32, i64
+from ..match import uniform
+from ..progressions import Progression, progression
 from .round_trips import without_code
 from .roundings import Roundings
 
@@ -155,6 +157,7 @@ class _Composer:
     value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[tuple[Value, tuple[Dim, ...], bool], Scalar] = field(default_factory=dict)
     copies: dict[Value, int] = field(default_factory=dict)
+    counts: dict[Value, Progression | Constant | None] = field(default_factory=dict)
     depths: dict[int, tuple[Scalar, int]] = field(default_factory=dict)
     inlined: list[_Inlined] = field(default_factory=list)
     roundings: Roundings = field(init=False)
@@ -354,6 +357,9 @@ class _Composer:
     def _load(self, load: Load, inlined: _Inlined) -> Steps:
         value = inlined.operands[load.operand]
         subscripts = tuple(self._simplify(dims.substitute(s, inlined.axis_map)) for s in load.subscripts)
+        counted = self._counted(value, subscripts, load, inlined)
+        if counted is not None:
+            return counted
         if not self.is_inlined(value):
             operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", in_order(value, self.orders)))
             gathers = yield self._gathers(load.gathers, inlined)
@@ -371,6 +377,20 @@ class _Composer:
         if isinstance(element, Load) and not element.gathers and self._ends_alike(element, value, subscripts):
             return replace(element, other=beside)
         return self._grown(Apply("where", (inside, self._shallow(element), beside), element.dtype))
+
+    def _counted(self, value: Value, subscripts: tuple[Dim, ...], load: Load, inlined: _Inlined) -> Scalar | None:
+        """What is read of a constant that is a number or counts along an axis, as a number or an index expression: strategies see by
+        it what is never looked at.
+        """
+        if value.constant is None or value.dtype not in (i32, i64) or load.gathers or load.other is not None or inlined.anywhere:
+            return None
+        if value not in self.counts:
+            number = uniform(value)
+            self.counts[value] = progression(value) if number is None else Constant(int(number), value.dtype)
+        found = self.counts[value]
+        if isinstance(found, Progression):
+            return Index(self._simplify(found.start + subscripts[found.axis] * found.step), value.dtype)
+        return found
 
     def _ends_alike(self, element: Load, value: Value, subscripts: tuple[Dim, ...]) -> bool:
         """Whether an element that was moved lies inside of what is loaded just where it lies inside the value: as after a transpose."""

@@ -7,7 +7,8 @@ every score; the others need not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ...ir import dims
 from ...ir.dims import Dim, Facts
@@ -15,6 +16,9 @@ from ...ir.expression import Apply, Constant, Index
 from ...ir.region import Let, Ref, Scalar
 from ...ir.tile import Scope, simplify
 from ...ir.types import boolean
+
+LOOKED = 16
+"""Blocks of rows, spread over all, that stand for the others where their columns are counted."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def limits_of(score: Scalar, lets: Sequence[Let]) -> tuple[Limit, ...]:
     value = resolved(score, lets)
     while isinstance(value, Apply) and value.primitive == "where" and _is_lowest(value.args[2]):
         for condition in _conjuncts(value.args[0], lets):
-            place = _place(condition)
+            place = _place(condition, lets)
             if place is not None:
                 found.append(Limit(condition, place))
         value = resolved(value.args[1], lets)
@@ -80,8 +84,9 @@ def without(score: Scalar, lets: Sequence[Let], limits: Sequence[Limit]) -> Scal
         return value
     known = [limit.condition for limit in limits]
     inner = without(value.args[1], lets, limits)
-    left = [condition for condition in _conjuncts(value.args[0], lets) if condition not in known]
-    for condition in left:
+    every = [*_conjuncts(value.args[0], lets)]
+    left = [condition for condition in every if condition not in known]
+    for condition in left if len(left) < len(every) else (value.args[0],):
         inner = Apply("where", (condition, inner, value.args[2]), value.dtype)
     return inner
 
@@ -109,21 +114,41 @@ def _conjuncts(condition: Scalar, lets: Sequence[Let]) -> Iterator[Scalar]:
     if isinstance(condition, Apply) and condition.primitive in ("mul", "min", "bit_and") and condition.dtype == boolean:
         for part in condition.args:
             yield from _conjuncts(part, lets)
+    elif isinstance(condition, Apply) and condition.primitive == "bit_not":
+        yield from _denied(resolved(condition.args[0], lets), lets)
     else:
         yield condition
 
 
-def _place(condition: Scalar) -> Dim | None:
+def _denied(condition: Scalar, lets: Sequence[Let]) -> Iterator[Scalar]:
+    """Conditions that hold together where this one does not."""
+    if isinstance(condition, Apply) and condition.primitive == "bit_not":
+        yield from _conjuncts(condition.args[0], lets)
+    elif isinstance(condition, Apply) and condition.primitive in ("add", "max", "bit_or") and condition.dtype == boolean:
+        for part in condition.args:
+            yield from _denied(resolved(part, lets), lets)
+    elif isinstance(condition, Apply) and condition.primitive in OPPOSITE and condition.args[0].dtype.is_integer:
+        yield Apply(OPPOSITE[condition.primitive], condition.args[::-1], boolean)
+    else:
+        yield Apply("bit_not", (condition,), boolean)
+
+
+OPPOSITE = {"le": "lt", "lt": "le"}
+"""What holds of two integers, the other way round, where a comparison does not."""
+
+
+def _place(condition: Scalar, lets: Sequence[Let]) -> Dim | None:
     if not (isinstance(condition, Apply) and condition.primitive in ("le", "lt")):
         return None
-    left, right = (_index(part) for part in condition.args)
+    left, right = (_index(part, lets) for part in condition.args)
     if left is None or right is None:
         return None
     return right - left - (1 if condition.primitive == "lt" else 0)
 
 
-def _index(value: Scalar) -> Dim | None:
+def _index(value: Scalar, lets: Sequence[Let]) -> Dim | None:
     """A value as an index expression, if it is one; none comes near the end of 32 bits."""
+    value = resolved(value, lets)
     if isinstance(value, Index):
         return value.value
     if not value.dtype.is_integer or value.dtype.bits < 32:
@@ -131,7 +156,7 @@ def _index(value: Scalar) -> Dim | None:
     if isinstance(value, Constant):
         return int(value.value.real)
     if isinstance(value, Apply) and value.primitive in ("add", "sub", "cast"):
-        parts = [_index(part) for part in value.args]
+        parts = [_index(part, lets) for part in value.args]
         if parts[0] is None or parts[-1] is None:
             return None
         return parts[0] if len(parts) == 1 else parts[0] + parts[-1] if value.primitive == "add" else parts[0] - parts[-1]
@@ -143,20 +168,11 @@ def _index(value: Scalar) -> Dim | None:
 
 def spans_of(block: Block, limits: Sequence[Limit], facts: Facts) -> tuple[Spans, tuple[Limit, ...]]:
     """The columns that a block of rows looks at, and the limits that hold in all that are plain."""
-    lows: list[tuple[Dim, Dim]] = []
-    highs: list[tuple[Dim, Dim]] = []
-    known = []
-    for limit in limits:
-        bounds = _bounds(limit, block)
-        if bounds is not None:
-            is_high, possible, sure = bounds
-            (highs if is_high else lows).append((possible, sure))
-            known.append(limit)
+    lows, highs, known = _ends(block, limits)
     scope = Scope(facts)
 
     def down(value: Dim) -> Dim:
-        beyond = simplify(scope, value % block.step)
-        return value - beyond if isinstance(beyond, int) else value // block.step * block.step
+        return _down(value, block.step, scope)
 
     def up(value: Dim) -> Dim:
         return down(value + (block.step - 1))
@@ -180,7 +196,56 @@ def spans_of(block: Block, limits: Sequence[Limit], facts: Facts) -> tuple[Spans
         edges.append((start, plain_start))
     if is_ragged:
         edges.append((simplify(scope, dims.maximum(plain_start, last)), end))
-    return Spans(tuple(edges), (plain_start, last if is_ragged else end)), tuple(known)
+    return Spans(tuple(edges), (plain_start, last if is_ragged else end)), known
+
+
+def looked_at(block: Block, limits: Sequence[Limit], facts: Facts) -> tuple[Dim, Dim]:
+    """The first column that a block of rows looks at, a multiple of the step, and where the columns end that count in some row."""
+    lows, highs, _ = _ends(block, limits)
+    scope = Scope(facts)
+    start: Dim = 0
+    for possible, _ in lows:
+        start = dims.maximum(start, _down(possible, block.step, scope))
+    end = block.columns
+    for possible, _ in highs:
+        end = dims.minimum(end, possible)
+    return simplify(scope, start), simplify(scope, end)
+
+
+def share_looked_at(block: Block, rows: float, limits: Sequence[Limit]) -> float:
+    """The share of the columns, a number, that blocks of rows look at on average where there are so many `rows`."""
+    if not isinstance(block.columns, int) or block.row is None or block.columns < 1:
+        return 1.0
+    total = 0.0
+    for number in range(LOOKED):
+        first = int((number + 0.5) * max(0.0, rows - block.count) / LOOKED)
+        start, end = looked_at(replace(block, first=first), limits, Facts())
+        if not (isinstance(start, int) and isinstance(end, int)):
+            return 1.0
+        total += max(0, end - start)
+    return min(1.0, total / LOOKED / block.columns)
+
+
+def _down(value: Dim, step: int, scope: Scope) -> Dim:
+    beyond = simplify(scope, value % step)
+    return value - beyond if isinstance(beyond, int) else value // step * step
+
+
+Ends: TypeAlias = list[tuple[Dim, Dim]]
+
+
+def _ends(block: Block, limits: Sequence[Limit]) -> tuple[Ends, Ends, tuple[Limit, ...]]:
+    """Where columns begin that count in some row and in every row, where they end, and the limits that say so."""
+    lows: Ends = []
+    highs: Ends = []
+    known = []
+    for limit in limits:
+        bounds = _bounds(limit, block)
+        if bounds is not None:
+            is_high, possible, sure = bounds
+            (highs if is_high else lows).append((possible, sure))
+            known.append(limit)
+    return lows, highs, tuple(known)
 
 
 def _bounds(limit: Limit, block: Block) -> tuple[bool, Dim, Dim] | None:

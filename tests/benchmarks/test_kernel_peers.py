@@ -160,6 +160,9 @@ def test_estimates_that_miss_work_are_not_believed() -> None:
     assert "that matrix units need" in str(believe.doubt(problem, machine, 100.0, [{"gigaop": 137.4}]))
     causal = next(each for each in ours.problems() if "causal" in each.name)
     assert believe.gigaop(causal) == pytest.approx(2 * 32 * 4096**2 * 64 / 1e9)
+    window = next(each for each in ours.problems() if each.window == 1024)
+    looked = sum(min(row + 1, 1024) for row in range(8192))
+    assert believe.gigaop(window) == pytest.approx(4 * 32 * 128 * looked / 1e9, rel=0.01)
 
 
 def test_goals_that_are_met() -> None:

@@ -147,6 +147,33 @@ def test_residents_are_what_registers_shared_memory_and_warps_allow() -> None:
         estimates.residents(replace(cubin, registers=255, warps=32), H100)
 
 
+def test_residents_share_tensor_memory() -> None:
+    plain = replace(rows().cubin, registers=64, shared=0, warps=4)
+    found = [estimates.residents(replace(plain, columns=columns), B200) for columns in (0, 32, 128, 256, 512)]
+    assert found == [8, 8, 4, 2, 1]
+    assert cubins.columns_of("@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r13], 256;\n") == 256
+    assert product(100).cubin.columns == 256 and product(90).cubin.columns == 0
+
+
+def test_inline_assembly_stands_where_it_begins() -> None:
+    """Its printer numbers the rows of one access on: they would lie beyond a short loop."""
+    ptx = """
+\t.loc\t1 16 19
+\t// begin inline asm
+\t.loc\t1 16 19
+\tmov.u32 %r6, 0x0;
+\t.loc\t1 17 19
+\tld.global.v4.b32 { %r6 }, [ %rd10 + 0 ];
+
+\t// end inline asm
+\t.loc\t1 20 30
+\tst.global.b16 [ %rd9 + 0 ], { %rs17 };
+\t.loc\t1 7 12, function_name $L__info_string0, inlined_at 1 19 10
+\twgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16
+"""
+    assert cubins.marks_of(ptx) == {"16": [1, 0], "20": [1, 0], "19": [0, 1]}
+
+
 def test_no_estimate_is_below_what_memory_or_the_matrix_unit_need() -> None:
     for launch in (product(), rows()):
         found = estimates.estimate(launch, H100)
@@ -397,3 +424,27 @@ def test_both_tables_are_shown() -> None:
     new = [{**old[0], "us": 1.5}, {**old[1]}, {"group": "new", "problem": "b", "machine": "H100", "us": 1.0}]
     assert measure.changed(old, new) == "  one: a (H100): 1.0 -> 1.5"
     assert "no time differs" in measure.changed(old, old)
+
+
+def test_peers_keep_the_estimator_that_judged_them() -> None:
+    line = {
+        "group": "one",
+        "problem": "a",
+        "machine": "H100",
+        "judged": 3,
+        "whole": True,
+        "peers": {"Inductor": 2.0},
+        "configuration": "t; c",
+    }
+    known = measure.recalled({"digest": "old", "compared": [line, {**line, "problem": "b", "estimator": "older"}]})
+    assert [row["estimator"] for row in known.values()] == ["old", "older"] and measure.recalled(None) == {}
+    rows = [{"group": "one", "problem": name, "machine": "H100", "us": 1.0, "bound": "memory"} for name in "ab"]
+    again = {("one", "b", "H100"): {**known["one", "b", "H100"], "estimator": "new"}}
+    again["one", "b", "H100"]["best"] = {"Inductor": {**known["one", "b", "H100"]["best"]["Inductor"], "us": 2.5}}
+    compare = script("compare", KERNELS)
+    lines = compare.compared(rows, known | again)
+    page = compare.page(lines, rows, "new")
+    assert "one: a * | H100" in page and "one: b | H100" in page and "Of 2 problems 1 have peers" in page
+    before = compare.compared(rows, known)
+    assert measure.rejudged(before, lines) == "  one: b (H100): Inductor 2.0 -> 2.5"
+    assert "none was judged again" in measure.rejudged(lines, lines)

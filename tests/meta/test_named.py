@@ -113,6 +113,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/runtime/language/test_template.py": ("runtime/language/template_worker.py",),
     "tests/passes/quantize/test_activations.py": ("passes/regions/affine.py",),
     "tests/passes/quantize/test_activation_products.py": ("passes/quantize/coded_factors.py",),
+    "tests/passes/test_indexing.py": ("passes/rules/indexing.py",),
     "tests/passes/tile/gpu/test_every_op.py": (
         "passes/tile/gpu/matrix.py",
         "passes/tile/gpu/parts.py",

@@ -10,7 +10,6 @@ from ourcc.ir.errors import InternalError
 from ourcc.ir.graph import Module
 from ourcc.ir.graph.parse import parse_module
 from ourcc.passes.match import is_number, matched, operand, uniform
-from ourcc.passes.rules.indexing import Progression, progression
 
 TEXT = """module @m symbols { S in 1..8 } {
   const @ones : f32[2, 2] = [1.0, 1.0, 1.0, 1.0]
@@ -60,14 +59,6 @@ def test_a_number_is_its_sign_and_its_kind_too(module):
     assert not is_number(value(module, "c"), 1)
     assert is_number(value(module, "c"), True)
     assert not is_number(module.constants["nans"], math.nan)
-
-
-def test_progression(module):
-    assert progression(value(module, "i")) == Progression(1, 0, 1)
-    assert progression(value(module, "s")) == Progression(1, 2, 3)
-    assert progression(value(module, "r")) == Progression(2, 0, 1)
-    for name in ("j", "n", "f", "y"):
-        assert progression(value(module, name)) is None
 
 
 def test_what_a_check_has_not_shown_is_our_bug(module):

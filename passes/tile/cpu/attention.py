@@ -60,7 +60,7 @@ class CpuAttention(Priced):
         """
         launch = AttentionLaunch(match.problem, schedule, match.found, target)
         groups = tuple(group and (group.dtype.name, group.depth, group.step) for group in (launch.scored, launch.summed))
-        return self.name, schedule["t"], launch.lanes, launch.rows if match.found.is_causal else 0, groups
+        return self.name, schedule["t"], launch.lanes, launch.rows if match.found.limits else 0, groups
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""

@@ -20,6 +20,8 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileType, Value
 from ....ir.types import DType, boolean, i8, i32, u8
 from ...regions.contraction import unwidened
+from ..limits import Block as Rows
+from ..limits import looked_at
 from ..lower import Block, parameters, upper_bound, zero
 from ..powers import LOG2_E, Base, Words, powers_of
 from ..schedule import Problem, Schedule
@@ -102,9 +104,11 @@ class AttentionLaunch:
             block.axes.append(found.row)
         self._locals(block)
         self._start(block)
-        if found.is_causal:
-            self.high = dims.minimum(self.high, dims.symbol(f"{found.row}.first") + self.rows)
-        with block.loop(found.column, "tile", 0, self.high, self.step) as columns:
+        first: Dim = 0
+        if found.row is not None:
+            rows = Rows(found.row, dims.symbol(f"{found.row}.first"), self.rows, found.column, self.high, self.step)
+            first, self.high = looked_at(rows, found.limits, problem.symbols)
+        with block.loop(found.column, "tile", first, self.high, self.step) as columns:
             self.columns = columns
             self._transpose(block)
             if self.codes is not None:

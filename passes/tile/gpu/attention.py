@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from ....ir import dims
 from ....ir.dims import Dim
@@ -17,7 +18,7 @@ from ...regions.contraction import plain_load
 from ...regions.simplify_region import split_axis
 from ...regions.split_groups import groups_of
 from ..limits import Block as Rows
-from ..limits import Limit, Spans, spans_of, without
+from ..limits import Limit, Spans, share_looked_at, spans_of, without
 from ..lower import Block, upper_bound, used_parameters
 from ..powers import Base, Powers, Words, powers_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
@@ -52,6 +53,9 @@ OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
 
 STEP_SECONDS = 3e-7
 """What a step waits for its keys and values, in each stage's turn."""
+
+AT_EDGES = 1.2
+"""How much more scores cost than a row looks at where limits leave others out: blocks of rows look at more, and ask those at edges."""
 
 INVERSE = "%inverse"
 """How statements after the loops call the inverse of the sum of the weights: no name of a region has such a sign."""
@@ -109,7 +113,7 @@ class GpuAttention:
         look at columns that weigh nothing.
         """
         sharing = max(1, schedule["warps"] * ROWS_OF_WARP // schedule["m"])
-        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.attention.is_causal else 0
+        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.attention.limits else 0
 
     def tile(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
@@ -159,7 +163,10 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     m = schedule["m"]
     programs = heads * (-(-sizes[found.row] // m) if found.row else 1) * splits
     columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
-    scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
+    if found.row is not None:
+        rows = Rows(found.row, 0, 1, found.column, columns, schedule["t"])
+        columns = ceil(columns * min(1.0, AT_EDGES * share_looked_at(rows, sizes[found.row], found.limits)))
+    scores = float(programs * m * columns)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
     share = _share(schedule, max(64, wide // 2), operands.dtype.bits, target)
     products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * share)

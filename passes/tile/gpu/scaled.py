@@ -154,9 +154,9 @@ def _launch(problem: Problem, schedule: Schedule, found: ScaledProduct) -> Launc
 
 def _factor(block: Block, side: Scaled, codes: str, k: str) -> Value:
     """The codes of a factor along a step; lanes beyond its rows are 0."""
-    block.outside = True
+    block.outside, block.hints = True, ("descriptor",)
     loaded = block.lower(side.codes)
-    block.outside = False
+    block.outside, block.hints = False, ()
     if codes == k:
         return loaded
     axes = block.ordered({k if axis == codes else axis for axis in loaded.type.axes})

@@ -182,6 +182,20 @@ def test_descriptors_become_bulk_copies_and_need_scratch() -> None:
     assert not plain.kernel.descriptors and plain.resources.scratch == 0
 
 
+def test_rows_that_lie_as_blocks_have_one_descriptor() -> None:
+    (kernel,) = printed(OWN / "rows_of_blocks.tile")
+    assert kernel.notes == () and "tl.make_tensor_descriptor(x_ptr, [size_B, 64], [64, 1], [32, 32])" in kernel.source
+    text = (OWN / "rows_of_blocks.tile").read_text()
+    for before, after, why in (
+        ("else 0.0 : f16[i, k], load %w", "else 1.0 : f16[i, k], load %w", "load of x goes by pointers"),
+        ("n 4*B, e 16", "n 4*B + 1, e 16", "load of x goes by pointers"),
+        ("(k // 16) + 4*i, (k % 16)", "(k // 16) + 4*i, 15 - (k % 16)", "a subscript is neither a tile axis nor a number"),
+    ):
+        assert before in text
+        (other,) = print_program(parse(text.replace(before, after)), FACTS)
+        assert [note for note in other.notes if why in note], other.notes
+
+
 def test_a_vector_matrix_product_says_that_it_has_no_tensor_cores() -> None:
     (kernel,) = printed(OWN / "matrix_vector.tile")
     assert kernel.notes == (

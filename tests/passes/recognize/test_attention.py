@@ -84,6 +84,19 @@ def test_added_zero_or_infinity_is_a_bool_mask(check_pass):
     check_pass(RecognizeAttention(), program(swapped + PRODUCT, inputs), program(after, inputs))
 
 
+def test_the_numbers_of_a_given_attention_s_mask_are_a_bool(check_pass):
+    inputs = f"{INPUTS}, %mask: bool[B, 1, S, S]"
+    before = """    %m = where(%mask, {}) : f32[B, 1, S, S]
+    %b = broadcast_to(%m) {{shape = [B, 4, S, S]}} : f32[B, 4, S, S]
+    %y = attention(%q, %k, %v, %b) {{scale = 1.0}} : f32[B, 4, S, 8]"""
+    after = "    %y = attention(%q, %k, %v, %mask) {scale = 1.0} : f32[B, 4, S, 8]"
+    check_pass(RecognizeAttention(), program(before.format("@zero, @minus"), inputs), program(after, inputs))
+    after = "    %n = logical_not(%mask) : bool[B, 1, S, S]\n    %y = attention(%q, %k, %v, %n) {scale = 1.0} : f32[B, 4, S, 8]"
+    check_pass(RecognizeAttention(), program(before.format("@minus, @zero"), inputs), program(after, inputs))
+    for others in ("@zero, @lowest", "@four, @minus", "@zero, @zero"):
+        check_pass(RecognizeAttention(), program(before.format(others), inputs), None)
+
+
 def test_mask_put_in_by_where(check_pass):
     inputs = f"{INPUTS}, %mask: bool[S, S]"
     before = (

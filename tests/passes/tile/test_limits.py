@@ -12,7 +12,7 @@ from ourcc.ir.dims import Dim, Facts
 from ourcc.ir.expression import Apply, Constant, Index
 from ourcc.ir.region import Let, Ref, Scalar
 from ourcc.ir.types import boolean, f32, i64
-from ourcc.passes.tile.limits import Block, Limit, factored, limits_of, spans_of, without
+from ourcc.passes.tile.limits import Block, Limit, factored, limits_of, looked_at, share_looked_at, spans_of, without
 
 ROW, COLUMN = dims.symbol("i"), dims.symbol("j")
 LOWEST = Constant(float("-inf"), f32)
@@ -43,6 +43,7 @@ def test_spans_hold_every_column_that_counts(seed: int) -> None:
     part = (dims.symbol("part") * chunk, dims.symbol("part") * chunk + chunk) if draw.random() < 0.4 else None
     spans, known = spans_of(Block("i", dims.symbol("i.first"), rows, "j", columns, step, part), limits, facts)
     assert set(known) <= set(limits)
+    whole = looked_at(Block("i", dims.symbol("i.first"), rows, "j", columns, step), limits, facts)
     for first, number in itertools.product(range(0, 40, rows), range(4)):
         values = {"i.first": first, "part": number, "S": count}
         looked = [column for span in (*spans.edges, spans.plain) for column in numbers(span, values)]
@@ -51,6 +52,7 @@ def test_spans_hold_every_column_that_counts(seed: int) -> None:
         for row in range(first, first + rows):
             counts = {c for c in range(count) if all(dims.evaluate(each.place, {"i": row, "j": c}) >= 0 for each in limits)}
             assert counts & set(taken) <= set(looked)
+            assert counts <= set(numbers(whole, values)) and dims.evaluate(whole[0], values) % step == 0
             assert set(numbers(spans.plain, values)) <= {
                 c for c in range(count) if all(dims.evaluate(each.place, {"i": row, "j": c}) >= 0 for each in known)
             }
@@ -79,3 +81,56 @@ def test_conditions_are_found_and_dropped_one_by_one() -> None:
     assert without(score, lets, limits) == Apply("where", (given, scaled, LOWEST), f32)
     assert factored(score, lets) == (Apply("where", (Ref("both", boolean), product, LOWEST), f32), 0.125)
     assert factored(Apply("add", (scaled, given), f32), lets)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "share"),
+    [
+        ([], 1.0),
+        ([limit(ROW - COLUMN)], 0.5),
+        ([limit(ROW - COLUMN), limit(COLUMN - ROW + 127)], 128 / 4096),
+        ([limit(ROW + dims.symbol("past") - COLUMN)], 1.0),
+    ],
+)
+def test_the_share_of_the_columns_that_rows_look_at(limits: list[Limit], share: float) -> None:
+    found = share_looked_at(Block("i", 0, 1, "j", 4096, 32), 4096, limits)
+    assert found == pytest.approx(share, rel=0.2)
+    assert share_looked_at(Block("i", 0, 1, "j", dims.symbol("S"), 32), 4096, limits) == 1.0
+
+
+INSIDE = [ROW - COLUMN, COLUMN - ROW + 62]
+
+
+def negated(value: Scalar) -> Scalar:
+    return Apply("bit_not", (value,), boolean)
+
+
+def comparison(primitive: str, left: Scalar, right: Scalar) -> Scalar:
+    return Apply(primitive, (left, right), boolean)
+
+
+DIFFERENCE = Apply("sub", (index(ROW), index(COLUMN)), i64)
+ABOVE, FAR = comparison("lt", index(ROW), index(COLUMN)), comparison("lt", index(COLUMN), index(ROW - 62))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        negated(Apply("bit_or", (ABOVE, FAR), boolean)),
+        negated(negated(Apply("bit_and", (negated(ABOVE), negated(FAR)), boolean))),
+        Apply("bit_and", (comparison("le", Constant(0, i64), DIFFERENCE), comparison("lt", DIFFERENCE, Constant(63, i64))), boolean),
+        Apply("bit_and", (comparison("le", Constant(0, i64), Ref("d", i64)), comparison("le", Ref("d", i64), Constant(62, i64))), boolean),
+    ],
+)
+def test_conditions_are_read_however_they_are_written(condition: Scalar) -> None:
+    lets = (Let("d", (), DIFFERENCE),)
+    score = Apply("where", (condition, Ref("p", f32), LOWEST), f32)
+    limits = limits_of(score, lets)
+    assert [each.place for each in limits] == INSIDE
+    assert without(score, lets, limits) == Ref("p", f32)
+
+
+def test_what_is_no_comparison_of_indices_stays_as_it_is_denied() -> None:
+    given, narrow = Ref("mask", boolean), comparison("lt", Ref("x", f32), Ref("y", f32))
+    score = Apply("where", (negated(Apply("bit_or", (given, narrow), boolean)), Ref("p", f32), LOWEST), f32)
+    assert limits_of(score, ()) == () and without(score, (), ()) == score

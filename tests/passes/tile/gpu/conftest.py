@@ -126,7 +126,7 @@ CASES: dict[str, Case] = {
     "attention_long": heads(f16, (1, 2, 1, 32), (1, 2, 4100, 32), (1, 2, 4100, 32)),
     "attention_long_f32": heads(f32, (1, 2, 3, 24), (1, 2, 2050, 24), (1, 2, 2050, 40)),
     "attention_long_mask": heads(bf16, (1, 4, 1, 16), (1, 2, 3000, 16), (1, 2, 3000, 16), (1, 1, 1, 3000), mask=boolean),
-    "attention_long_causal": heads(f16, (1, 2, 70, 32), (1, 1, 4100, 32), (1, 1, 4100, 32), causal=True),
+    "attention_long_causal": heads(f16, (1, 2, 70, 64), (1, 1, 4100, 64), (1, 1, 4100, 64), causal=True),
     "attention_wide": heads(f32, (1, 1, 20, 300), (1, 1, 90, 300), (1, 1, 90, 20)),
     "softmax": Case("softmax", ((f32, ("B", 5, "S")),), {"axis": 2}),
     "softmax_unbounded": Case("softmax", ((f32, ("U", "U")),), {"axis": 1}),
