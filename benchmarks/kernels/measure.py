@@ -119,17 +119,17 @@ def recalled(results: Mapping[str, Any] | None) -> dict[compare.Key, dict[str, A
     return found
 
 
-def rejudged(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) -> str:
-    """Peers of two tables that another estimator judged, and what it says of them."""
+def rejudged(old: Mapping[str, Any], new: Iterable[Mapping[str, Any]]) -> str:
+    """Peers of the results that another estimator judged since, and what both say of them."""
 
     def key(line: Mapping[str, Any]) -> compare.Key:
         return line["group"], line["problem"], line["machine"]
 
-    before = {key(line): line for line in old}
+    before = {key(line): line for line in old["compared"]}
     lines = []
     for line in new:
         was = before.get(key(line))
-        if was is None or was.get("estimator") == line.get("estimator"):
+        if was is None or was.get("estimator", old["digest"]) == line["estimator"]:
             continue
         both = [(name, was["peers"][name], us) for name, us in line["peers"].items() if name in was["peers"]]
         lines += [f"  {': '.join(key(line)[:2])} ({line['machine']}): {name} {first} -> {us}" for name, first, us in both]
@@ -182,7 +182,7 @@ def beside() -> int:
         print("the estimator changed since the results were written: run without --beside")
         return 1
     lines = compare.compared(results["problems"], recalled(results) | judged(ours.problems()), doubts(results["problems"]))
-    print("peers judged again, before and after:", rejudged(results["compared"], lines), sep="\n")
+    print("peers judged again, before and after:", rejudged(results, lines), sep="\n")
     print(compare.page(lines, results["problems"], digest()))
     compared = validate.compare(validate.read_points() + validate.read_measured())
     write(results, lines, validate.verdict(compared), validate.table(compared))
@@ -216,7 +216,7 @@ def main() -> int:
     if old is not None and old["digest"] != new["digest"]:
         print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")
         print("problems, before and after:", changed(old["problems"], rows), sep="\n")
-        print("peers judged again, before and after:", rejudged(old["compared"], lines), sep="\n")
+        print("peers judged again, before and after:", rejudged(old, lines), sep="\n")
     write(new, lines, validate.verdict(compared), validate.table(compared))
     return 0
 

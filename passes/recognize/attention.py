@@ -323,9 +323,10 @@ def _chosen(mask: Value) -> Mask | None:
 
 
 class ChosenMask(Rule):
-    """attention(q, k, v, where(kept, 0, -inf)) -> attention(q, k, v, kept): kernels see what never counts"""
+    """attention(q, k, v, where(kept, 0, -inf)) -> attention(q, k, v, kept), which differs where a score that does not count is no number"""
 
-    ops = ("attention",)
+    ops: ClassVar[tuple[str, ...]] = ("attention",)
+    numerics: ClassVar[Numerics] = "REASSOCIATES"
 
     def check(self, op: Op, module: Module) -> str | None:
         mask = op.operands[3] if len(op.operands) > 3 else None

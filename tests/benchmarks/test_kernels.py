@@ -445,6 +445,6 @@ def test_peers_keep_the_estimator_that_judged_them() -> None:
     lines = compare.compared(rows, known | again)
     page = compare.page(lines, rows, "new")
     assert "one: a * | H100" in page and "one: b | H100" in page and "Of 2 problems 1 have peers" in page
-    before = compare.compared(rows, known)
+    before = {"digest": "old", "compared": compare.compared(rows, known)}
     assert measure.rejudged(before, lines) == "  one: b (H100): Inductor 2.0 -> 2.5"
-    assert "none was judged again" in measure.rejudged(lines, lines)
+    assert "none was judged again" in measure.rejudged({"digest": "old", "compared": lines}, lines)
