@@ -56,14 +56,16 @@ def _constant_progression(value: Value) -> Progression | None:
     elements = value.type.elements
     if value.constant is None or not value.constant.available or not isinstance(elements, int) or not 1 < elements <= LONGEST:
         return None
-    array = np.asarray(value.constant.array).astype(np.int64)
-    first = int(array.reshape(-1)[0])
+    array = np.asarray(value.constant.array)
+    first, last = int(array.reshape(-1)[0]), int(array.reshape(-1)[-1])
     for axis, size in enumerate(array.shape):
         if size < 2:
             continue
         step = int(array[tuple(1 if n == axis else 0 for n in range(array.ndim))]) - first
+        if not step or last != first + step * (size - 1):
+            continue
         line = (first + step * np.arange(size)).reshape([-1 if n == axis else 1 for n in range(array.ndim)])
-        if step and np.array_equal(array, np.broadcast_to(line, array.shape)):
+        if np.array_equal(array, np.broadcast_to(line, array.shape)):
             return Progression(axis, first, step)
     return None
 

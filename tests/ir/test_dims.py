@@ -124,3 +124,14 @@ def test_one_size_of_one_symbol_makes_two_dimensions_the_same() -> None:
         (s * s, s + 6),
     ):
         assert dims.solved(left, right) is None
+
+
+def test_a_quotient_and_its_remainder_are_what_they_are_of() -> None:
+    place, row = dims.symbol("p"), dims.symbol("i")
+    assert dims.joined(place % 8 + place // 8 * 8) == place
+    assert dims.joined(row * 256 * 8 + place // 8 * 8 + place % 8) == row * 2048 + place
+    for other in (place % 8 + place // 4 * 8, place % 8, place // 8, 7):
+        assert dims.joined(other) == other
+    for values in ({"p": 0, "i": 3}, {"p": 29, "i": 1}, {"p": -13, "i": 0}):
+        whole = row * 32 + place // 8 * 16 + place % 8 * 2
+        assert dims.evaluate(dims.joined(whole), values) == dims.evaluate(whole, values)

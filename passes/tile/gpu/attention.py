@@ -164,7 +164,7 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     programs = heads * (-(-sizes[found.row] // m) if found.row else 1) * splits
     columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
     if found.row is not None:
-        rows = Rows(found.row, 0, 1, found.column, columns, schedule["t"])
+        rows = Rows(found.row, 0, 1, found.column, int(sizes[found.column]), schedule["t"])
         columns = ceil(columns * min(1.0, AT_EDGES * share_looked_at(rows, sizes[found.row], found.limits)))
     scores = float(programs * m * columns)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
