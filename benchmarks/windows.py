@@ -21,16 +21,29 @@ from machine_facts import machine_facts
 from onnx import TensorProto, helper
 from torch.nn import functional
 
+from ourcc.compiler.commands.build import build
+from ourcc.compiler.commands.measure import compare
+from ourcc.compiler.commands.measure import rows as rows_of
+from ourcc.compiler.commands.peers import engine_run, onnxruntime_run, openvino_run, torch_run
+from ourcc.compiler.options import build_options
+
 SIZES = ((2048, 256), (4096, 1024), (8192, 256), (8192, 1024))
 """Rows, which are as many as keys, and keys that a row looks at, up to its own."""
 HEADS, DEPTH = 8, 64
 SIDES = ("ourcc", "onnxruntime", "openvino", "torch", "inductor")
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, span: int) -> torch.Tensor:
-    """Each row over the last `span` keys up to its own; (1, heads, rows, depth)."""
-    rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=(columns <= rows) & (columns > rows - span))
+class Windowed(torch.nn.Module):
+    """Each row over the last `span` keys up to its own."""
+
+    def __init__(self, span: int) -> None:
+        super().__init__()
+        self.span = span
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """(1, heads, rows, depth) of each."""
+        rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=(columns <= rows) & (columns > rows - self.span))
 
 
 def model(rows: int, span: int) -> onnx.ModelProto:
@@ -57,18 +70,16 @@ def model(rows: int, span: int) -> onnx.ModelProto:
 
 def calls_of(rows: int, span: int, folder: Path, sides: Sequence[str]) -> dict[str, Callable[[], Any]]:
     """A call of each side, on the same numbers."""
-    path = folder / "window.onnx"
+    path, given = folder / "window.onnx", drawn(rows)
     onnx.save(model(rows, span), path)
-    given = drawn(rows)
-    tensors, function = [torch.from_numpy(each) for each in given], partial(attention, span=span)
-    made: dict[str, Callable[[], Callable[[], Any]]] = {
-        "ourcc": lambda: _ours(path, given),
-        "onnxruntime": lambda: _onnxruntime(path, given),
-        "openvino": lambda: _openvino(path, given),
-        "torch": lambda: lambda: function(*tensors).numpy(),
-        "inductor": lambda: partial(lambda call: call(*tensors).numpy(), torch.compile(function, dynamic=False)),
+    made: dict[str, Callable[[], Callable[[Any], Any]]] = {
+        "ourcc": lambda: engine_run(build(str(path), build_options({"targets": ["native"], "threads": 1}))),
+        "onnxruntime": lambda: onnxruntime_run(path, 1),
+        "openvino": lambda: openvino_run(path, 1),
+        "torch": lambda: torch_run(Windowed(span), False, 1),
+        "inductor": lambda: torch_run(Windowed(span), True, 1),
     }
-    return {name: made[name]() for name in sides}
+    return {name: partial(made[name](), given) for name in sides}
 
 
 def drawn(rows: int) -> list[np.ndarray[Any, Any]]:
@@ -76,38 +87,12 @@ def drawn(rows: int) -> list[np.ndarray[Any, Any]]:
     return [np.random.default_rng(n).standard_normal((1, HEADS, rows, DEPTH), np.float32) for n in range(3)]
 
 
-def _ours(path: Path, given: Sequence[Any]) -> Callable[[], Any]:
-    from ourcc.compiler.commands.build import build
-    from ourcc.compiler.options import build_options
-
-    return partial(build(str(path), build_options({"targets": ["native"], "threads": 1})), *given)
-
-
-def _onnxruntime(path: Path, given: Sequence[Any]) -> Callable[[], Any]:
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, dict(zip("qkv", given, strict=True)))[0]
-
-
-def _openvino(path: Path, given: Sequence[Any]) -> Callable[[], Any]:
-    import openvino
-
-    request = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"})
-    return lambda: request(list(given))[0]
-
-
 def measure(rows: int, span: int, rounds: int, sides: Sequence[str] = SIDES) -> dict[str, Any]:
     """Milliseconds of each side, and how far its answer is from float64's."""
-    from ourcc.compiler.commands.measure import compare
-    from ourcc.compiler.commands.measure import rows as rows_of
-
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         calls = calls_of(rows, span, Path(folder), sides)
-        exact = attention(*(torch.from_numpy(each).double() for each in drawn(rows)), span).numpy()
-        apart = {name: float(np.abs(np.asarray(call()) - exact).max()) for name, call in calls.items()}
+        exact = Windowed(span)(*(torch.from_numpy(each).double() for each in drawn(rows))).numpy()
+        apart = {name: float(np.abs(np.asarray(call()[0]) - exact).max()) for name, call in calls.items()}
         timings = rows_of(compare(calls, rounds))
     timed = {name: {"minimum": round(least, 2), "median": round(middle, 2)} for name, least, middle, *_ in timings}
     best = min((each["minimum"], name) for name, each in timed.items() if name != "ourcc")

@@ -24,6 +24,8 @@ class Progression:
 MAXIMUM_DEPTH = 16
 LONGEST = 1 << 22
 """A longer constant is not looked at."""
+FARTHEST = 1 << 31
+"""What counts up to larger numbers is no index."""
 
 
 def progression(value: Value | None, depth: int = MAXIMUM_DEPTH) -> Progression | None:
@@ -62,7 +64,7 @@ def _constant_progression(value: Value) -> Progression | None:
         if size < 2:
             continue
         step = int(array[tuple(1 if n == axis else 0 for n in range(array.ndim))]) - first
-        if not step or last != first + step * (size - 1):
+        if not step or last != first + step * (size - 1) or max(abs(first), abs(last)) > FARTHEST:
             continue
         line = (first + step * np.arange(size)).reshape([-1 if n == axis else 1 for n in range(array.ndim)])
         if np.array_equal(array, np.broadcast_to(line, array.shape)):

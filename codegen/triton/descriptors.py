@@ -109,8 +109,11 @@ def _by_place(scope: Scope, value: Load, operand: Param) -> _View | None:
     if _why_not_shape(scope, operand, shape, strides) is not None:
         return None
     for axis, size in zip(names, shape, strict=True):
-        ends = [dims.equal(high, size, facts) is True for high in scope.axis(axis).highs]
-        if not any(ends):
+        highs = scope.axis(axis).highs
+        # An end that comes before the dimension's own would leave lanes to be masked.
+        if not any(dims.equal(high, size, facts) is True for high in highs) or any(
+            dims.at_most(size, high, facts) is not True for high in highs
+        ):
             return None
     starts = tuple(dims.symbol(scope.axis(axis).first) for axis in names)
     view = _View(shape, strides, tuple(names), tuple(scope.extent(axis) for axis in names), starts)

@@ -147,20 +147,24 @@ def _place(condition: Scalar, lets: Sequence[Let]) -> Dim | None:
 
 
 def _index(value: Scalar, lets: Sequence[Let]) -> Dim | None:
-    """A value as an index expression, if it is one; none comes near the end of 32 bits."""
+    """A value as an index expression, if it is one; sums that may come near the end of 32 bits, where they wrap, are none."""
     value = resolved(value, lets)
+    found: Dim | None = None
     if isinstance(value, Index):
-        return value.value
-    if not value.dtype.is_integer or value.dtype.bits < 32:
+        found = value.value
+    elif not value.dtype.is_integer or value.dtype.bits < 32:
         return None
-    if isinstance(value, Constant):
-        return int(value.value.real)
-    if isinstance(value, Apply) and value.primitive in ("add", "sub", "cast"):
+    elif isinstance(value, Constant):
+        found = int(value.value.real)
+    elif isinstance(value, Apply) and value.primitive in ("add", "sub", "cast"):
         parts = [_index(part, lets) for part in value.args]
-        if parts[0] is None or parts[-1] is None:
-            return None
-        return parts[0] if len(parts) == 1 else parts[0] + parts[-1] if value.primitive == "add" else parts[0] - parts[-1]
-    return None
+        if parts[0] is not None and parts[-1] is not None:
+            found = parts[0] if len(parts) == 1 else parts[0] + parts[-1] if value.primitive == "add" else parts[0] - parts[-1]
+    return None if found is None or dims.magnitude(found) > FARTHEST else found
+
+
+FARTHEST = 1 << 29
+"""How far from an axis an index may lie: sizes are taken to be smaller too, so that sums of two such stay within 32 bits."""
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -177,13 +181,13 @@ def spans_of(block: Block, limits: Sequence[Limit], facts: Facts) -> tuple[Spans
     def up(value: Dim) -> Dim:
         return down(value + (block.step - 1))
 
-    start: Dim = 0
+    start, end = looked_at(block, limits, facts)
     plain_start: Dim = 0
-    for possible, sure in lows:
-        start, plain_start = dims.maximum(start, down(possible)), dims.maximum(plain_start, up(sure))
-    end = last = block.columns
-    for possible, sure in highs:
-        end, last = dims.minimum(end, possible), dims.minimum(last, sure)
+    last = block.columns
+    for _, sure in lows:
+        plain_start = dims.maximum(plain_start, up(sure))
+    for _, sure in highs:
+        last = dims.minimum(last, sure)
     is_ragged = bool(highs) or dims.divides(block.step, block.columns, facts) is not True
     end, last = up(end), down(last)
     if block.part is not None:

@@ -92,6 +92,32 @@ def test_drawn_windows_are_right(seed: int, target: str) -> None:
             assert verdict.passed, verdict.reason
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "sm_90a"])
+@pytest.mark.parametrize(
+    ("dtype", "condition"),
+    [
+        (torch.int32, lambda row, column: column < row + (2**31 - 1)),  # wraps behind the first row, after which nothing counts
+        (torch.int32, lambda row, column: column > row - 2**30 - 2**30 - 1),
+        (torch.int64, lambda row, column: (column <= row) & (column < row + (2**63 - 1))),
+        (torch.int64, lambda row, column: column > row - (2**63 - 1)),
+    ],
+)
+def test_sums_that_wrap_are_no_limits(dtype: torch.dtype, condition: Condition, target: str) -> None:
+    """Sizes that only calls know keep positions from being folded."""
+    q = torch.randn(1, 2, 70, 16)
+    dynamic = {2: torch.export.Dim("rows", min=2, max=100)}
+    program = torch.export.export(Windowed(condition, "bool", dtype).eval(), (q, q, q), dynamic_shapes=(dynamic,) * 3)
+    module, options = import_exported(program), build_options({"targets": [target]})
+    simplify(module, options)
+    found = lower(module, options.targets[0])
+    constants = {name: pack(how, module) for name, how in found.plan.constants.items()}
+    given = arrays(q, q, q)
+    with np.errstate(all="ignore"):
+        (got,) = run_plan(found.plan, found.kernels, constants, given)
+        ((step,), (exact,)) = interpret(module, given), interpret(module, given, wide=True)
+    assert judge(got, step, exact).passed
+
+
 @pytest.mark.parametrize("form", ["bool", "added", "taken away"])
 def test_positions_are_no_operands_and_a_window_has_two_ends(form: str) -> None:
     q = torch.randn(1, 2, 300, 32)
