@@ -182,9 +182,20 @@ def layer_norm(y, x, weight, bias, mean, inverse, N: tl.constexpr, WIDTH: tl.con
 
 @triton.jit
 def attention_causal(
-    q, k, v, y, S: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SCALE: tl.constexpr, SHARED: tl.constexpr
+    q,
+    k,
+    v,
+    y,
+    S: tl.constexpr,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    SCALE: tl.constexpr,
+    SHARED: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """A block of queries a program over the keys before them: without a mask below the diagonal, with one on it.
+    """A block of queries a program over the keys before them: without a mask below the diagonal, with one on it, and where a window of
+    so many keys begins (0: there is none).
 
     `SHARED` heads of queries have the same keys and values.
     """
@@ -200,69 +211,21 @@ def attention_causal(
     most = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.full((BM,), 1.0, tl.float32)
     sums = tl.zeros((BM, D), tl.float32)
-    for first in tl.range(0, block * BM, BN):
-        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None]))
-        new = tl.maximum(most, tl.max(scores, 1) * SCALE)
-        weights = tl.math.exp2(scores * SCALE - new[:, None])
-        shrink = tl.math.exp2(most - new)
-        total = total * shrink + tl.sum(weights, 1)
-        sums = tl.dot(
-            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
-        )
-        most = new
-    for first in tl.range(block * BM, block * BM + BM, BN):
-        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
-        scores = tl.where(rows[:, None] >= (first + lanes)[None, :], scores, -1.0e6)
-        new = tl.maximum(most, tl.max(scores, 1))
-        weights = tl.math.exp2(scores - new[:, None])
-        shrink = tl.math.exp2(most - new)
-        total = total * shrink + tl.sum(weights, 1)
-        sums = tl.dot(
-            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
-        )
-        most = new
-    tl.store(y + (base + rows)[:, None] * D + deep[None, :], (sums / total[:, None]).to(y.dtype.element_ty))
-
-
-@triton.jit
-def attention_window(
-    q,
-    k,
-    v,
-    y,
-    S: tl.constexpr,
-    D: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    SCALE: tl.constexpr,
-    SHARED: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
-    """As `attention_causal` over the last WINDOW keys of each query: with a mask where the window begins and on the diagonal."""
-    block = tl.program_id(0)
-    head = tl.program_id(1)
-    rows = block * BM + tl.arange(0, BM)
-    deep = tl.arange(0, D)
-    lanes = tl.arange(0, BN)
-    base = head * S
-    keys = k + (head // SHARED * S) * D
-    values = v + (head // SHARED * S) * D
-    queries = tl.load(q + (base + rows)[:, None] * D + deep[None, :])
-    most = tl.full((BM,), float("-inf"), tl.float32)
-    total = tl.full((BM,), 1.0, tl.float32)
-    sums = tl.zeros((BM, D), tl.float32)
-    for first in tl.range(max(0, block * BM - WINDOW), max(0, block * BM + BM - WINDOW), BN):
-        scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
-        scores = tl.where(rows[:, None] - (first + lanes)[None, :] < WINDOW, scores, -1.0e6)
-        new = tl.maximum(most, tl.max(scores, 1))
-        weights = tl.math.exp2(scores - new[:, None])
-        shrink = tl.math.exp2(most - new)
-        total = total * shrink + tl.sum(weights, 1)
-        sums = tl.dot(
-            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
-        )
-        most = new
-    for first in tl.range(max(0, block * BM + BM - WINDOW), block * BM, BN):
+    begin = 0
+    if WINDOW:
+        begin = max(0, block * BM + BM - WINDOW)
+        for first in tl.range(max(0, block * BM - WINDOW), begin, BN):
+            scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
+            scores = tl.where(rows[:, None] - (first + lanes)[None, :] < WINDOW, scores, -1.0e6)
+            new = tl.maximum(most, tl.max(scores, 1))
+            weights = tl.math.exp2(scores - new[:, None])
+            shrink = tl.math.exp2(most - new)
+            total = total * shrink + tl.sum(weights, 1)
+            sums = tl.dot(
+                weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+            )
+            most = new
+    for first in tl.range(begin, block * BM, BN):
         scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None]))
         new = tl.maximum(most, tl.max(scores, 1) * SCALE)
         weights = tl.math.exp2(scores * SCALE - new[:, None])

@@ -398,8 +398,6 @@ def _rewritten(problem: ours.Problem) -> Iterator[Road]:
     (batch, heads, length, deep), (_, kept, _, _), _ = problem.shapes
     causal = "causal" in problem.name or problem.window is not None
     function = equivalents.attention_causal if causal else equivalents.attention
-    if problem.window is not None:
-        function = equivalents.attention_window
     tiles = itertools.product((128, 64), (128, 64, 32), (8, 4), (3, 2, 4))
     names = ("q", "k", "v", "y") if causal else ("q", "k", "v", "y", "largest")
     unique = 2.0 * batch * length * deep * (2 * heads + 2 * kept)
@@ -407,8 +405,7 @@ def _rewritten(problem: ours.Problem) -> Iterator[Road]:
         if columns > rows or rows * deep > 128 * 256:
             continue
         constants = {"S": length, "D": deep, "BM": rows, "BN": columns, "SCALE": deep**-0.5 * 1.4426950408889634}
-        constants |= {"SHARED": heads // kept} if causal else {"DESCRIPTORS": False}
-        constants |= {} if problem.window is None else {"WINDOW": problem.window}
+        constants |= {"SHARED": heads // kept, "WINDOW": problem.window or 0} if causal else {"DESCRIPTORS": False}
         types = {name: "*fp32" if name == "largest" else "*bf16" for name in names}
         for described in (False,) if causal else (False, True):
             chosen = constants if causal else constants | {"DESCRIPTORS": described}
