@@ -312,6 +312,11 @@ class GpuTarget:
     scales_blocks: bool = False
     compares_strategies: ClassVar[bool] = False
 
+    @property
+    def instructions(self) -> frozenset[str]:
+        """The primitives that it has instructions for and others do not (passes.regions.spell_out)."""
+        return frozenset({"e2m1x2"} if self.scales_blocks else ())
+
 
 def _rates(f64: float, f32: float, tf32: float, half: float, fp8: float, i8: float, f4: float | None = None) -> dict[str, float]:
     known = {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half, "f8e4m3": fp8, "f8e5m2": fp8, "i8": i8}

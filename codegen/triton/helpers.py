@@ -1,8 +1,8 @@
 """The Triton functions that printed kernels may call: source text by name, with the functions each one calls.
 
 They use only builtins of the language, never its standard library, so that a kernel's line table names no file of an
-installation, and never libdevice directly, so that Triton's interpreter runs them too; it is taught the one instruction
-that is named (`worker.EXP2`). The rarer functions of f32 compute in f64: right to the last place, and not where time
+installation, and never libdevice directly, so that Triton's interpreter runs them too; it is taught the instructions
+that are named (`worker.EXP2`). The rarer functions of f32 compute in f64: right to the last place, and not where time
 is spent.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from .worker import EXP2
+from .worker import E2M1X2, EXP2
 
 _SOURCES = (
     # --- combiners of reductions and scans ---------------------------------------------------------------------------
@@ -397,6 +397,10 @@ def to_f8e8m0(x):
     """
 def to_f8e4m3(x):
     return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+""",
+    f"""
+def e2m1x2_f32(x, y):
+    return tl.inline_asm_elementwise("{E2M1X2}", "=r,f,f", [x, y], tl.int32, True, 1).to(tl.uint8)
 """,
     """
 def to_f8e5m2(x):

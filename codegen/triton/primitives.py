@@ -202,8 +202,8 @@ _HELPERS = {
     **{
         f"{name}_f32": f"{name}_f32"
         for name in (
-            *("div", "div_narrow", "sigmoid_narrow", "exp", "exp2", "exp2_narrow", "expm1", "log1p", "tanh", "tan", "atan", "atan2"),
-            *("asin", "acos", "sinh", "cosh"),
+            *("div", "div_narrow", "e2m1x2", "sigmoid_narrow", "exp", "exp2", "exp2_narrow", "expm1", "log1p", "tanh"),
+            *("tan", "atan", "atan2", "asin", "acos", "sinh", "cosh"),
             *("asinh", "acosh", "atanh", "erfc", "lgamma"),
         )
     },

@@ -7,6 +7,7 @@ import re
 from ...ir import dims
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
+from ...ir.scalar import PRIMITIVES
 from ...ir.tile import checks_of, flatten, varies_over
 from ...ir.tile.program import Dot, Expand2to4, Full, Index, Join, Load, Local, Param, Reduce, Ref, Rename, Scan, TileApply, Unpack, Value
 from ...ir.tile.scope import Scope
@@ -146,7 +147,7 @@ def _apply(emitter: Emitter, scope: Scope, value: TileApply, order: tuple[str, .
     if source.compute != source:
         texts = [_widened(text, source) for text in texts]
     result = primitives.apply(value.primitive, tuple(texts), source.compute, emitter.helpers)
-    if dtype.kind == "bool":
+    if PRIMITIVES[value.primitive].result != "same":
         return Tile(result, axes, dtype)
     return Tile(primitives.cast(result, source.compute, dtype, emitter.helpers), axes, dtype)
 

@@ -24,7 +24,9 @@ from typing import IO, Any
 Message = tuple[dict[str, Any], list[bytes]]
 
 EXP2 = "ex2.approx.ftz.f32 $0, $1;"
-"""The instruction that kernels name; subnormal results and operands are 0."""
+"""An instruction that kernels name; subnormal results and operands are 0."""
+E2M1X2 = "{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, $2, $1; cvt.u32.u8 $0, pair; }"
+"""Another: two numbers of e2m1 as a byte, the first one in its low half (Blackwell)."""
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -216,26 +218,42 @@ def correct_interpreter() -> None:
     builder.create_splat = splat
     builder.create_fp_to_fp = cast
     builder.create_dot = dot
-    builder.create_inline_asm = _exp2
+    builder.create_inline_asm = _instruction
     for name in ("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc"):
         setattr(builder, f"create_{name}", lambda self, source, target: cast(self, source, target))
     _fast_reductions(interpreter, np)
     _fast_types(interpreter)
 
 
-def _exp2(_: Any, text: str, constraints: str, values: Any, *rest: Any) -> Any:
-    """What the one instruction that kernels name gives."""
+def _instruction(_: Any, text: str, constraints: str, values: Any, kinds: Any, *rest: Any) -> Any:
+    """What an instruction that kernels name gives."""
     import numpy as np
     from triton.runtime import interpreter
 
-    if text != EXP2:
+    if text not in (EXP2, E2M1X2):
         raise NotImplementedError(f"the interpreter does not know the instruction {text!r}")
-    (value,) = values
+    numbers = [value.data.astype(np.float32) for value in values]
     with np.errstate(all="ignore"):
-        power = np.exp2(value.data.astype(np.float32))
-    flushed = np.where(power < np.finfo(np.float32).tiny, np.float32(0), power)
-    result = interpreter.TensorHandle(flushed, value.dtype.scalar)
+        data = _exp2(*numbers) if text == EXP2 else _e2m1(numbers[0]) | _e2m1(numbers[1]) << 4
+    result = interpreter.TensorHandle(data, kinds[0].scalar)
     return types.SimpleNamespace(get_result=lambda _: result)
+
+
+def _exp2(x: Any) -> Any:
+    import numpy as np
+
+    power = np.exp2(x)
+    return np.where(power < np.finfo(np.float32).tiny, np.float32(0), power)
+
+
+def _e2m1(x: Any) -> Any:
+    """Codes of the nearest numbers, by the numbers in the middle between two: they round to the even code; NaN is 6."""
+    import numpy as np
+
+    size = np.where(np.isnan(x), np.float32(6), np.abs(x))
+    middles = enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0))
+    code = sum((size >= middle if n % 2 else size > middle).astype(np.int32) for n, middle in middles)
+    return code | np.where(np.signbit(x) & ~np.isnan(x), 8, 0).astype(np.int32)
 
 
 def _fast_types(interpreter: Any) -> None:

@@ -76,7 +76,7 @@ class CudaBackend:
     ) -> Built:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)
-        fusions = _fused(module, workload)
+        fusions = _fused(module, machine, workload)
         scheduler = _scheduler(machine, tuning.for_gpu(target.name, machine), workload)
         kernels = GpuKernels(machine, progress)
         while True:
@@ -125,8 +125,8 @@ class CudaBackend:
         return {f"{item.kernel.name}.py": item.kernel.source for items in printed.values() for item in items}
 
 
-def _fused(module: Module, workload: Workload | None) -> Fusions:
-    return fuse(module, workload=workload, narrow=True, short=GPU_NARROW)
+def _fused(module: Module, machine: GpuTarget, workload: Workload | None) -> Fusions:
+    return fuse(module, workload=workload, narrow=True, short=GPU_NARROW | machine.instructions)
 
 
 def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) -> Scheduler:
@@ -136,7 +136,7 @@ def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) ->
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    return lower(_fused(module, scheduler.workload), scheduler, scheduler.target.name)
+    return lower(_fused(module, scheduler.target, scheduler.workload), scheduler, scheduler.target.name)
 
 
 def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:

@@ -14,10 +14,10 @@ import numpy as np
 from .. import scalar
 from ..errors import VerifyError
 from ..scalar import Array
-from ..types import DType, TensorType, boolean, f16, f32, from_numpy, i8, i32, i64, u8
+from ..types import DType, TensorType, boolean, f16, f32, f64, from_numpy, i8, i32, i64, u8
 from .operands import expect_bits, expect_bools, expect_floats, expect_integers, expect_numbers, expect_ordered, expect_real
 from .sampling import array, bf16, draw, refused, specials, unary
-from .table import Sample, pointwise
+from .table import Sample, broadcast, pointwise, same_dtype
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -282,6 +282,23 @@ def _(x: TensorType, *, dtype: DType) -> TensorType:
     return x.with_dtype(dtype)
 
 
+@pointwise(traits=("converts",))
+def e2m1x2(x: Array, y: Array, /) -> Array:
+    """Bytes of two numbers in e2m1, x in the low half: the nearest ones, halves to the even code; 6 beyond 6 and for NaN.
+
+    Source: OCP Microscaling Formats (MX) v1.0, section 5.3.3; PTX ISA, `cvt.rn.satfinite.e2m1x2.f32`.
+    """
+    expect_real(x, y)
+    return scalar.e2m1x2(x, y)
+
+
+@e2m1x2.infers
+def _(x: TensorType, y: TensorType) -> TensorType:
+    if same_dtype("e2m1x2", x, y).compute != f32:
+        raise VerifyError(f"e2m1x2: got {x.dtype}, expected a float of at most 32 bits")
+    return TensorType(u8, broadcast("e2m1x2", x.shape, y.shape))
+
+
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +403,17 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(5, dtype=i32), array(-1, dtype=i32).reshape(()), array(2, dtype=i32)))
     yield Sample((draw(4, dtype=f16), draw(dtype=f16), None))
     yield refused((draw(4), array(0, dtype=i32), None), "operand dtypes differ: got f32 and i32, expected one dtype")
+
+
+@e2m1x2.samples
+def _() -> Iterator[Sample]:
+    for x, y in _pairs():
+        yield Sample((x * 2, y))
+    halves = np.arange(-32, 33, dtype=np.float32) / 4
+    yield Sample((halves, -halves))
+    yield Sample((np.nextafter(halves, np.float32(9)), np.nextafter(halves, np.float32(-9))))
+    yield refused((draw(3, dtype=f64), draw(3, dtype=f64)), "got f64, expected a float of at most 32 bits")
+    yield refused((draw(3, dtype=i32), draw(3, dtype=i32)), "got i32, expected a float of at most 32 bits")
 
 
 @logical_not.samples

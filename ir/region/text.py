@@ -21,7 +21,7 @@ from ..dims_text import parse_dim
 from ..errors import ParseError
 from ..expression import Apply, Constant, Index, literal, parse_literal
 from ..scalar import PRIMITIVES
-from ..types import DTYPES, DType, TensorType, boolean, i64
+from ..types import DTYPES, DType, TensorType, i64
 from .region import REDUCTIONS, SCANS, Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -397,6 +397,6 @@ class _Parser:
             self.expect(",")
             dtype = self.dtype()
         else:
-            dtype = boolean if entry.result == "bool" else args[1 if primitive == "where" else 0].dtype
+            dtype = entry.result_of(args[1 if primitive == "where" else 0].dtype)
         self.expect(")")
         return Apply(primitive, tuple(args), dtype)

@@ -146,7 +146,7 @@ class _Verifier:
         for arg in args[1:]:
             if arg.dtype != args[0].dtype:
                 raise self.fail(f"{value.primitive} of {args[0].dtype} and {arg.dtype}, expected one dtype")
-        expected = boolean if entry.result == "bool" else args[0].dtype
+        expected = entry.result_of(args[0].dtype)
         if value.dtype != expected:
             raise self.fail(f"{value.primitive} has dtype {value.dtype}, expected {expected}")
 

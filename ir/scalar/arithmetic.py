@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .primitive import Array, primitive
@@ -133,6 +135,20 @@ def trunc(x: Array) -> Array:
 def round_even(x: Array) -> Array:
     """The nearest integer, halves to even."""
     return np.round(x)
+
+
+@primitive("u8")
+def e2m1x2(x: Array, y: Array) -> Array:
+    """A byte of two numbers in e2m1, x in its low half: the nearest ones, halves to the even code; beyond 6, and for NaN, it is 6."""
+    return _code(x) | _code(y) << 4
+
+
+def _code(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How many of the middles between two numbers lie below; at one, the even code."""
+    size, code = np.where(np.isnan(x), 6.0, np.abs(x)), np.zeros(x.shape, np.uint8)
+    for n, middle in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
+        code += size >= middle if n % 2 else size > middle
+    return np.where(np.signbit(x) & ~np.isnan(x), code | 8, code)
 
 
 # --- comparison, logic, bits ------------------------------------------------------------------------------------------

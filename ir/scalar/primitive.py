@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..expression import Apply, Constant
-from ..types import DType, boolean, from_numpy
+from ..types import DType, boolean, from_numpy, u8
 
 Array: TypeAlias = Any  # a numpy array or a Traced; numpy's own typing cannot express "either"
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """A scalar primitive: `result` is "same" (as its operands), "bool", or "given" (cast, round and bitcast)."""
+    """A scalar primitive: `result` is "same" (as its operands), "bool", "u8", or "given" (cast, round and bitcast)."""
 
     name: str
     arity: int
@@ -25,7 +25,12 @@ class Primitive:
     doc: str
     run: Callable[..., Any]
 
+    def result_of(self, operands: DType) -> DType:
+        """The dtype of what it makes of operands of a dtype, unless it is given."""
+        return _FIXED.get(self.result, operands)
 
+
+_FIXED = {"bool": boolean, "u8": u8}
 PRIMITIVES: dict[str, Primitive] = {}
 
 
@@ -159,7 +164,7 @@ def _record(entry: Primitive, args: tuple[Array, ...]) -> Traced:
         if arg.dtype != wanted:
             raise TypeError(f"{entry.name}: operand {position} is {arg.dtype}, expected {wanted}")
         parts.append(arg.value)
-    result = boolean if entry.result == "bool" else dtype
+    result = entry.result_of(dtype)
     return Traced(Apply(entry.name, tuple(parts), result), result)
 
 

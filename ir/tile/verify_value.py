@@ -143,8 +143,8 @@ def _check_apply(value: TileApply) -> None:
         got = " and ".join(sorted(map(str, dtypes)))
         raise VerifyError(f"{value.primitive} has operands of {got}, expected one element type", hint="cast one")
     source = args[0].type.dtype
-    expected = {"same": source.name, "bool": "bool", "given": value.dtype.name}[entry.result]
-    if value.dtype.name != expected:
+    expected = value.dtype if entry.result == "given" else entry.result_of(source)
+    if value.dtype != expected:
         raise VerifyError(f"{value.primitive} of {source} has type {value.type}, expected {expected}")
     if value.primitive == "round" and not rounds(source, value.dtype):
         raise VerifyError(f"round of {source} to {value.dtype}, expected f32 to a narrower float", hint="a conversion is a cast")

@@ -119,7 +119,9 @@ class Choices:
         if self.facts[op].sums:
             for sink in groups:
                 self.group_kinds[sink] = self.facts[op].kind
-                self.group_rows[sink] = self.facts[op].rows
+                # Those of what is folded last: parts of them are folded on the way.
+                present = self.group_rows.get(sink)
+                self.group_rows[sink] = self.facts[op].rows if present is None else present
 
     def view(self, op: Op) -> None:
         """Let the group of `op` store through the reshapes and transposes that alone read it, if it ends in one."""

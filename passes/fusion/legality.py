@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Op, Value
-from ...ir.region import Axis, Load, Region
+from ...ir.region import Axis, Load, Reduce, Region
 from ...ir.types import f32
 from ..match import is_finite
 from ..regions.compose import plain_axes
@@ -19,6 +19,11 @@ from .choices import Choices
 
 RESULTS = 8
 """At most so many values are stored beside the results of one group: each is one more place that is written at once."""
+
+SHORT_FOLD = 32
+"""Along so few elements a fold needs no loop of its own: it is a part of one over rows that it divides."""
+HELD_ROW = 16_384
+"""A row of so many elements is held while it is folded by parts and then whole."""
 
 KINDS = {"contract": "a product", "reduce": "a reduction", "scan": "a scan", "scatter": "a scatter", "opaque": "a step of the host"}
 """What groups are called where they cannot take a value in."""
@@ -216,7 +221,7 @@ def folded_whole(q: Question) -> str | None:
 
 
 def other_rows(q: Question) -> str | None:
-    """One loop over rows serves all reductions of a group."""
+    """One loop over rows serves all reductions of a group, but for short ones of parts of a row."""
     if q.kind != "reduce" or all(_shares_rows(q, root) for root in q.readers):
         return None
     return "the kernel that reads it sums along other rows, and has one loop over rows"
@@ -343,7 +348,20 @@ def _is_widened(q: Question) -> bool:
 def _shares_rows(q: Question, root: Op) -> bool:
     """Whether a group's reductions run over the same rows: one loop over rows serves them all."""
     rows, present = q.facts.rows, q.choices.group_rows.get(root)
-    return present is None or (rows is not None and dims.equal(rows, present) is True)
+    if rows is None or present is None:
+        return present is None
+    return dims.equal(rows, present) is True or _folds_parts(q, present)
+
+
+def _folds_parts(q: Question, rows: Dim) -> bool:
+    """Whether a reduction folds short parts of the rows that a group folds whole: blocks that have a scale, in rows that have one too."""
+    region, shape, facts = q.facts.region, q.value.shape, q.choices.module.facts
+    fold = next((s for s in region.body if isinstance(s, Reduce)), None) if region is not None else None
+    if region is None or fold is None or len(shape) < 2 or dims.equal(shape[0], rows) is not True:
+        return False
+    length = dims.product(region.axis(name).extent for name in fold.over)
+    short = dims.at_most(length, SHORT_FOLD, facts) is True
+    return short and dims.at_most(length * dims.product(shape[1:]), HELD_ROW, facts) is True
 
 
 def _path_is_pointwise(q: Question, root: Op) -> bool:

@@ -23,6 +23,7 @@ from ..regions.narrow_factors import narrow_factors
 from ..regions.narrow_functions import narrow_functions
 from ..regions.shadows import copy_in, copy_out, seen_outside, shadows_of
 from ..regions.simplify_region import simplify_region
+from ..regions.spell_out import spell_out
 from ..regions.split_groups import split_groups
 from ..weights.weights import STORED
 from . import legality, profit
@@ -129,7 +130,8 @@ class Fusion:
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
     that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. Functions
-    of which 16 bits are read are computed in those `short` forms. Groups are products of their own unless vectors are `shared` by several.
+    of which 16 bits are read are computed in those `short` forms, among which stand those that a target has instructions for. Groups
+    are products of their own unless vectors are `shared` by several.
     """
 
     module: Module
@@ -259,7 +261,7 @@ class Fusion:
         region = simplify_region(group.region, self.module.facts)
         region = region if self.shared(region) else split_groups(region, self.module.facts)
         region = exact_floats(hoist_scales(narrow_factors(region) if self.narrow else region), self.module.facts)
-        region = narrow_functions(region, self.short) if self.short else region
+        region = spell_out(narrow_functions(region, self.short) if self.short else region, self.short)
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))

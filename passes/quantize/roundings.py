@@ -18,7 +18,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.formats import format_of, sparse_name
 from ...ir.graph import Builder, Op, Value
-from ...ir.types import DType, f4e2m1, f8e4m3, f8e8m0, f32, i8, u8
+from ...ir.types import DType, f4e2m1, f8e4m3, f8e8m0, f32, i8
 from ..match import operand, producer
 from . import SCALES, activation_name
 from .rows import LEAST, row_scales
@@ -57,12 +57,11 @@ def _largest(largest: float) -> Scales:
 def _shared(dtype: DType) -> Scales:
     """MX's scale of a block, halved for codes of twice their value."""
     halves = dtype == f4e2m1
-    return lambda b, rows, _: _powers(b, rows, EXPONENTS[dtype] + halves, LEAST * 0.5**halves)
+    return lambda b, rows, _: _powers(b, _sizes(b, rows), EXPONENTS[dtype] + halves, LEAST * 0.5**halves)
 
 
-def _powers(b: Builder, rows: Value, exponent: int, least: float) -> Value:
-    """The greatest power of two that is at most the largest magnitude of each row, by 2^-`exponent`."""
-    size = _sizes(b, rows)
+def _powers(b: Builder, size: Value, exponent: int, least: float) -> Value:
+    """The greatest power of two that is at most each of the largest magnitudes, by 2^-`exponent`."""
     # The logarithm of a number beside a power of two may be that of its neighbour: of the largest ones it is 128.
     power = b.exp2(b.minimum(b.floor(b.log2(size)), 127.0))
     power = b.where(b.gt(power, size), b.mul(power, 0.5), power)
@@ -113,7 +112,7 @@ def rounded(b: Builder, x: Value, name: str, block: int, stored: str = "") -> Va
     if stored == SCALES and how.has_powers:
         scale = b.cast(scale, dtype=f8e8m0)
         wide = b.cast(scale, dtype=f32)
-    codes = _doubled(b, rows, wide, how.has_powers) if how.dtype == f4e2m1 else b.quantize(rows, wide, axis=0, dtype=how.dtype)
+    codes = _doubled(b, rows, wide) if how.dtype == f4e2m1 else b.quantize(rows, wide, axis=0, dtype=how.dtype)
     result: Value
     if not block:
         result = b.dequantize(codes, scale, axis=0, dtype=x.dtype if how.format is None else f32)
@@ -133,44 +132,41 @@ def in_format(b: Builder, x: Value, name: str) -> tuple[Value, Value | None]:
     assert how.format is not None and how.block
     count, width = dims.product(x.shape[:-1]), x.shape[-1]
     x = x if x.dtype == f32 else b.cast(x, dtype=f32)
-    rows, shape = b.reshape(x, shape=(count * width // how.block, how.block)), (count, width // how.block)
+    # Tokens and blocks are axes of their own, so that the kernel that writes codes finds the scales of both.
+    rows = b.reshape(x, shape=(count, width // how.block, how.block))
+    parts = _halves(b, rows) if how.dtype == f4e2m1 else (rows,)
+    size = b.abs(parts[0])
+    for part in parts[1:]:
+        size = b.maximum(size, b.abs(part))
+    sizes = b.reduce_max(size, axes=(2,), keepdims=False)
     rest: Value | None = None
     one: tuple[Value, ...] = ()
     if not how.has_powers:
-        sizes = b.reshape(_sizes(b, rows), shape=shape)
         token = row_scales(b, sizes, 6.0 * 448.0, keepdims=False)
         stored = b.quantize(b.div(sizes, 6.0), token, axis=0, dtype=f8e4m3)
-        scale = b.reshape(b.dequantize(stored, token, axis=0, dtype=f32), shape=(rows.shape[0],))
+        scale = b.dequantize(stored, token, axis=0, dtype=f32)
         rest, one = b.reshape(token, shape=(count, 1)), (b.full(shape=(1, 1), value=1.0, dtype=f32),)
     else:
-        scale = _powers(b, rows, EXPONENTS[how.dtype], LEAST)
-        powers = b.cast(scale, dtype=f8e8m0)
-        stored = b.reshape(powers, shape=shape)
-    if how.dtype == f4e2m1:
-        codes = b.reshape(_paired(b, _four_bits(b, rows, scale, how.has_powers)), shape=(count, width // 2))
-    else:
         # One kernel finds scales and divides by them where the other readers want what it stores.
-        codes = b.reshape(b.cast(_in_range(b, rows, b.cast(powers, dtype=f32), how.dtype, True), dtype=how.dtype), shape=(count, width))
+        stored = b.cast(_powers(b, sizes, EXPONENTS[how.dtype], LEAST), dtype=f8e8m0)
+        scale = b.cast(stored, dtype=f32)
+    if how.dtype == f4e2m1:
+        # In the order of the formats (ir/formats): the first half of a block in the low bits.
+        low, high = (_scaled(b, part, scale) for part in parts)
+        codes = b.reshape(b.e2m1x2(low, high), shape=(count, width // 2))
+    else:
+        codes = b.reshape(b.cast(_in_range(b, rows, scale, how.dtype), dtype=how.dtype), shape=(count, width))
     return b.decode(codes, stored, *one, format=how.format, axis=1, dtype=f32), rest
 
 
-def _doubled(b: Builder, rows: Value, scale: Value, is_power: bool) -> Value:
+def _doubled(b: Builder, rows: Value, scale: Value) -> Value:
     """Twice the nearest number of e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), ties to the even code, as i8.
 
     The scale is of these codes, half of that of the numbers.
     """
-    number = _in_range(b, rows, b.mul(scale, 2.0), f4e2m1, is_power)
+    number = _in_range(b, rows, b.mul(scale, 2.0), f4e2m1)
     steps = b.round(b.mul(number, _by_size(b, number, 2.0, 1.0, 0.5)))
     result: Value = b.cast(b.mul(steps, _by_size(b, number, 1.0, 2.0, 4.0)), dtype=i8)
-    return result
-
-
-def _four_bits(b: Builder, rows: Value, scale: Value, is_power: bool) -> Value:
-    """The codes of the same numbers as u8: how many steps lie below a number, of those that are as large as there, and how many more."""
-    number = _in_range(b, rows, scale, f4e2m1, is_power)
-    steps = b.round(b.mul(b.abs(number), _by_size(b, number, 2.0, 1.0, 0.5)))
-    size = b.add(steps, _by_size(b, number, 0.0, 2.0, 4.0))
-    result: Value = b.cast(b.where(b.lt(number, 0.0), b.add(size, 8.0), size), dtype=u8)
     return result
 
 
@@ -182,22 +178,26 @@ def _by_size(b: Builder, number: Value, *values: float) -> Value:
     return result
 
 
-def _in_range(b: Builder, rows: Value, scale: Value, dtype: DType, is_power: bool) -> Value:
-    """Rows by their scales, within what a dtype holds; to multiply by the inverse of a power of two loses nothing."""
+def _in_range(b: Builder, rows: Value, scale: Value, dtype: DType) -> Value:
+    """Rows by their scales, within what a dtype holds."""
+    most = float(ml_dtypes.finfo(dtype.numpy).max)
+    result: Value = b.clip(_scaled(b, rows, scale), -most, most)
+    return result
+
+
+def _scaled(b: Builder, rows: Value, scale: Value) -> Value:
+    """Rows by the inverse of their scales: of powers of two nothing is lost, and NVFP4 is encoded so (arXiv 2509.25149)."""
     # A block of numbers that are too small for its scale is 0, whatever they are divided by.
-    divisor, most = b.maximum(scale, LEAST), float(ml_dtypes.finfo(dtype.numpy).max)
-    shape = (rows.shape[0], 1)
-    number = b.mul(rows, b.reshape(b.div(1.0, divisor), shape=shape)) if is_power else b.div(rows, b.reshape(divisor, shape=shape))
-    result: Value = b.clip(number, -most, most)
+    inverse = b.reshape(b.div(1.0, b.maximum(scale, LEAST)), shape=(*scale.shape, 1))
+    result: Value = b.mul(rows, inverse)
     return result
 
 
-def _paired(b: Builder, codes: Value) -> Value:
-    """Codes of 4 bits as bytes in the order of the formats (ir/formats): the first half of a row in the low bits, the other above."""
-    count, width = codes.shape[0], dims.number(codes.shape[1])
-    low, high = (b.slice(codes, starts=(0, at), sizes=(count, width // 2), steps=(1, 1)) for at in (0, width // 2))
-    result: Value = b.bit_or(low, b.mul(high, b.full(shape=(), value=16, dtype=u8)))
-    return result
+def _halves(b: Builder, rows: Value) -> tuple[Value, ...]:
+    """The first half of each row, and the second."""
+    *counts, width = rows.shape
+    half, first, steps = dims.number(width) // 2, (0,) * len(counts), (1,) * len(rows.shape)
+    return tuple(b.slice(rows, starts=(*first, at), sizes=(*counts, half), steps=steps) for at in (0, half))
 
 
 def block_of(name: str, group: int | None) -> int:

@@ -41,7 +41,7 @@ from ...ir.tile.program import (
     TileType,
     Value,
 )
-from ...ir.types import DType, boolean, i64
+from ...ir.types import DType, i64
 from .schedule import Problem
 
 Reader = Callable[["Block"], Value]
@@ -209,7 +209,7 @@ class Block:
     def apply(self, primitive: str, *args: Value, dtype: DType | None = None) -> Value:
         """A primitive on tile values; the result varies over all their axes."""
         axes = self.ordered({a for arg in args for a in arg.type.axes})
-        result = dtype or (boolean if PRIMITIVES[primitive].result == "bool" else args[-1].type.dtype)
+        result = dtype or PRIMITIVES[primitive].result_of(args[-1].type.dtype)
         return TileApply(primitive, args, result, type=TileType(result, axes))
 
     def full(self, value: bool | int | float | complex, dtype: DType, axes: Sequence[str] = ()) -> Value:

@@ -122,18 +122,28 @@ def _tile(problem: Problem, statements: Sequence[Fold], stores: Sequence[Store],
     inner = [axis.name for axis in region.axes if axis.name in used - parallel]
     sizes = {name: padded(region.axis(name).extent, symbols) for name in inner}
     whole = _all(sizes)
-    if whole is None or math.prod(whole.values()) > WHOLE or (loop and set(inner) - kept):
+    if whole is None or _together(statements, stores, whole) > WHOLE or (loop and set(inner) - kept):
         must = _all({name: sizes[name] for name in inner if name in kept})
-        if must is None or math.prod(must.values()) > KEPT:
+        if must is None or _together(statements, stores, must) > KEPT:
             names = ", ".join(name for name in inner if name in kept)
             return f"what is kept along {names} does not fit the registers: more than {KEPT} elements"
         whole = must
-    room = max(1, elements // math.prod(whole.values()))
+    held = _together(statements, stores, whole)
+    room = max(1, elements // held)
     loops = _walked(problem, statements, stores, [name for name in inner if name not in whole], sizes, room)
     room = max(1, room // math.prod(loops.values()))
     grid = _rows_of_tile(problem, statements, stores, parallel, room, bool(loops))
-    total = math.prod((*whole.values(), *loops.values(), *(step or 1 for step in grid.values())))
+    total = math.prod((held, *loops.values(), *(step or 1 for step in grid.values())))
     return Tiling(grid, whole, loops, (("warps", warps_for(total)),))
+
+
+def _together(statements: Sequence[Fold], stores: Sequence[Store], whole: dict[str, int]) -> int:
+    """Elements along whole axes of the largest tile: not every statement has all of them."""
+    largest = 1
+    for statement in (*statements, *stores):
+        names = {*statement.axes, *(statement.over if isinstance(statement, Reduce) else ())}
+        largest = max(largest, math.prod(whole[name] for name in names & whole.keys()))
+    return largest
 
 
 def _walked(
@@ -175,7 +185,7 @@ def _rows_of_tile(
     if looped:
         # A walk along the rows themselves reads them one by one, however their results lie.
         contiguous = contiguous and _parallel_is_contiguous(problem, statements, stores)
-    most = min(room, 128 if contiguous else 64)
+    most = min(room, 128 if contiguous else 256)
     if contiguous and looped:
         most = max(most, 32)
     step = min(most, padded(region.axis(lane).extent, problem.symbols) or most)

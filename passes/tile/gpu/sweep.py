@@ -91,9 +91,13 @@ class Sweep:
         block.readers[statement.name] = lambda _: value
 
     def _write(self, block: Block, stores: Sequence[Store]) -> None:
-        for store in stores:
-            subscripts = block.subscripts(store.subscripts, store.gathers)
-            block.store_all(store.output, subscripts, block.lower(store.value), store.combine)
+        # What is loaded once stays loaded: no store stands between.
+        values = [block.lower(store.value) for store in stores]
+        if len(stores) > 1:
+            named = zip(stores, values, strict=True)
+            values = [value if isinstance(value, Ref) else block.let(f"{store.output}_value", value) for store, value in named]
+        for store, value in zip(stores, values, strict=True):
+            block.store_all(store.output, block.subscripts(store.subscripts, store.gathers), value, store.combine)
 
     # --- folds --------------------------------------------------------------------------------------------------------
 

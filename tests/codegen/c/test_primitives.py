@@ -20,6 +20,7 @@ from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuLevel
 from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileProgram, TileType
 from ourcc.ir.types import DTYPES, DType, TensorType, boolean, f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f32
+from ourcc.passes.regions.spell_out import INSTRUCTIONS
 from ourcc.runtime.engine import Engine
 
 Array = Any
@@ -116,7 +117,8 @@ def names_for(dtype: DType) -> list[str]:
     if dtype.kind == "bool":
         return list(BOOL)
     skip = INTEGER_ONLY if dtype.is_float else FLOAT_ONLY | {"floor", "ceil", "trunc", "round_even"}
-    return [name for name in scalar.PRIMITIVES if name not in skip and name not in ("cast", "round", "bitcast")]
+    skip = skip | INSTRUCTIONS | {"cast", "round", "bitcast"}  # what processors have no instruction for is spelled out before
+    return [name for name in scalar.PRIMITIVES if name not in skip]
 
 
 def pointwise(dtypes: list[DType], result: DType, primitive: str, name: str) -> Launch:

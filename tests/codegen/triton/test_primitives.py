@@ -40,7 +40,7 @@ def launch_of(names: tuple[str, ...], dtype: DType) -> Launch:
     body = []
     for name in names:
         entry = PRIMITIVES[name]
-        result = boolean if entry.result == "bool" else dtype
+        result = entry.result_of(dtype)
         loads = tuple(Load(operand, (LANES,), TileType(dtype, ("i",))) for operand in "xyz"[: entry.arity])
         params.append(Param(f"out_{name}", result, (("i", NUMBER),), "out"))
         body.append(Store(f"out_{name}", (LANES,), TileApply(name, loads, result, type=TileType(result, ("i",)))))
@@ -90,6 +90,15 @@ def test_exact_primitives_of_floats(dtype: DType) -> None:
         wanted = wanted if wanted.dtype == bool else convert(wanted, dtype)
         wrong = ~same(result, wanted)
         assert not wrong.any(), (name, [a[wrong][:4] for a in args], result[wrong][:4], wanted[wrong][:4])
+
+
+def test_two_numbers_in_a_byte() -> None:
+    operands = {name: floats(seed, f32) for seed, name in enumerate("xyz")}
+    halves = np.arange(-40, 41, dtype=np.float32) / 4
+    for name, near in (("x", halves), ("y", np.nextafter(halves, np.float32(0)))):
+        operands[name][: len(halves)] = near
+    result = run(("e2m1x2",), f32, operands)["e2m1x2"]
+    np.testing.assert_array_equal(result, evaluate("e2m1x2", operands["x"], operands["y"]))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -44,7 +44,9 @@ def stated(x: np.ndarray, name: str) -> np.ndarray:
     else:
         scale = np.maximum(largest / most, np.float32(2.0**-126))
     with np.errstate(divide="ignore", invalid="ignore"):
-        codes = np.where(scale == 0, 0, np.clip(blocks / scale, -most, most)).astype(code).astype(np.float32)
+        # NVFP4 multiplies by the inverse of the scale, which loses nothing of the powers of two of MX.
+        numbers = blocks * (np.float32(1) / scale) if name == "nvfp4" else blocks / scale
+        codes = np.where(scale == 0, 0, np.clip(numbers, -most, most)).astype(code).astype(np.float32)
     return (codes * scale).reshape(x.shape)
 
 
