@@ -169,23 +169,31 @@ def frequencies(launch: Launch, reading: Reading) -> list[float]:
     """How often each region of a kernel runs in a program.
 
     A region outside of loops runs once. One inside runs as often as the loop of the source that the machine loop is, divided
-    by the steps that the machine loop holds, as the assembler unrolls some. Where loops were flattened into one, each region
-    is judged by its own lines.
+    by the steps that the machine loop holds, as the assembler unrolls some. Where loops were flattened into one, its passes are
+    those of the one that runs most often, and a region that is not part of each pass is judged by its own lines.
     """
     cubin = launch.cubin
     loops = loops_of(cubin.name, cubin.source, cubin.first_line, cubin.constants, launch.grid)
-    usual = [loop_at(_lines(reading, [reading.listing.instructions[at] for at in loop.own]), loops) for loop in reading.flow.loops]
+    is_flat = any(each.flattened for each in loops)
+    lines = [_lines(reading, [reading.listing.instructions[at] for at in loop.own]) for loop in reading.flow.loops]
+    usual = [_deepest(each, loops) if is_flat else loop_at(each, loops) for each in lines]
     shares = _shares(reading, usual, loops, cubin.marks)
+    always = [reading.flow.always(number) for number in range(len(lines))]
     found = []
     for region in reading.regions:
         if region.loop is None or reading.flow.loops[region.loop].waits:
             found.append(1.0)
             continue
         chosen = usual[region.loop]
-        if any(each.flattened for each in loops):
+        if is_flat and region.first not in always[region.loop]:
             chosen = _most(region.lines, loops) or chosen
         found.append(chosen.runs * shares[region.loop] if chosen is not None else 1.0)
     return found
+
+
+def _deepest(lines: Sequence[int], loops: Sequence[SourceLoop]) -> SourceLoop | None:
+    """The loop that runs most often of those that these lines are in."""
+    return max((found for line in lines if (found := innermost(line, loops)) is not None), key=lambda loop: loop.runs, default=None)
 
 
 def _most(lines: Sequence[int], loops: Sequence[SourceLoop]) -> SourceLoop | None:
@@ -248,7 +256,7 @@ def program_of(launch: Launch, reading: Reading, machine: Machine) -> Program:
         raise ValueError(f"{launch.cubin.name} has matrix instructions of unknown shapes")
     units["matrix"] = max(matrix, operands)
     share = min(1.0, drained / steps) if steps else 0.0
-    alone = tuple(sum(map(mul, walked(reading, warps, machine, latency), weights)) for latency in LATENCIES)
+    alone = tuple(sum(map(mul, walked(reading, weights, warps, machine, latency), weights)) for latency in LATENCIES)
     copied = _copied(reading, weights, warps)
     return Program(units, alone, copied, plain, stored, operations, instructions, share, spilled)
 

@@ -33,6 +33,9 @@ from ourcc.codegen.sass.reading import Reading
 PASSES, WARM = 8, 4
 """Passes through a loop that are walked, and those of them that fill its pipeline and are not counted."""
 
+SELDOM = 0.5
+"""Regions that run less often than this share of the others of their loop are left out of passes that count."""
+
 _NAMES = re.compile(r"\b(U?P[0-6]|U?R[0-9]+)\b")
 _WRITES_NOTHING = frozenset({"global store", "shared store", "asynchronous copy", "fence", "barrier", "control"})
 _THROUGH_SHARED = frozenset({"shared load", "shared store", "asynchronous copy", "local"})
@@ -75,8 +78,12 @@ class State:
     copies: list[float] = field(default_factory=lambda: [0.0])
 
 
-def walked(reading: Reading, warps: int, machine: Machine, latency: float) -> list[float]:
-    """Cycles of each region of a program, once; loads come back after `latency`. Loops are walked until they go evenly."""
+def walked(reading: Reading, runs: Sequence[float], warps: int, machine: Machine, latency: float) -> list[float]:
+    """Cycles of each region of a program, once; loads come back after `latency`. Loops are walked until they go evenly.
+
+    Regions that run less often than others of their loop, as where loops were flattened into one, are left out of that: they take
+    what a pass with them takes longer.
+    """
     starts = {block.first: block for block in reading.flow.blocks}
     inside = {at for loop in reading.flow.loops for at in loop.own}
     reached = inside | set(reading.flow.outside)
@@ -88,13 +95,25 @@ def walked(reading: Reading, warps: int, machine: Machine, latency: float) -> li
     found = [0.0] * len(blocks)
     for loop, numbers in groups.items():
         passes, warm = (1, 0) if loop is None else (PASSES, WARM)
+        often = [number for number in numbers if loop is None or runs[number] >= SELDOM * max(runs[each] for each in numbers)]
         state = State()
+
+        def once(number: int, state: State = state) -> float:
+            before = state.now
+            for step in steps[number]:
+                _go(state, step, warps, latency)
+            return state.now - before
+
         for turn in range(passes):
-            for number in numbers:
-                before = state.now
-                for step in steps[number]:
-                    _go(state, step, warps, latency)
-                found[number] += (state.now - before) / (passes - warm) if turn >= warm else 0.0
+            for number in often:
+                found[number] += once(number) / (passes - warm) * (turn >= warm)
+        if len(often) < len(numbers):
+            usual = sum(found[number] for number in often)
+            taken = {number: once(number) for number in numbers}
+            after = sum(once(number) for number in often)
+            rare = {number: time for number, time in taken.items() if number not in often}
+            longer = max(0.0, sum(taken.values()) + after - 2 * usual)
+            found = [longer * rare[n] / max(1.0, sum(rare.values())) if n in rare else each for n, each in enumerate(found)]
     return found
 
 

@@ -43,6 +43,22 @@ class Flow:
     loops: tuple[Loop, ...]
     outside: tuple[int, ...]
 
+    def always(self, number: int) -> frozenset[int]:
+        """Where the blocks of a loop begin that each pass through it runs: no way leads around them."""
+        loop = self.loops[number]
+        return frozenset(self.blocks[each].first for each in loop.blocks if not self._leads_around(loop, each))
+
+    def _leads_around(self, loop: Loop, block: int) -> bool:
+        seen, waiting = {loop.header, block}, [loop.header] if block != loop.header else []
+        while waiting:
+            follow = self.blocks[waiting.pop()].next
+            if loop.header in follow:
+                return True
+            fresh = [each for each in follow if each in loop.blocks and each not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        return False
+
 
 def flow_of(listing: Listing) -> Flow:
     """Blocks and loops of a kernel; what cannot be reached from its start, such as the trap behind its end, is left out.

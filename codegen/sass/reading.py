@@ -12,13 +12,15 @@ from .loops import Flow, flow_of
 
 @dataclass(frozen=True)
 class Region:
-    """A basic block: its counts, the lines of source that its instructions stand for, and the loop that it stands in.
+    """A basic block that begins with the instruction `first`: its counts, the lines of source that its instructions stand for, and
+    the loop that it stands in.
 
     `loop` is the number of the innermost loop, None outside of loops. `described` are bytes that copies by descriptors
     bring, as the barrier is told that waits for them. A region `drains` if it waits for all matrix instructions: on
     Blackwell, if it reads their sums.
     """
 
+    first: int
     counts: Counts
     lines: tuple[int, ...]
     loop: int | None
@@ -67,7 +69,7 @@ def read_kernel(text: str) -> Reading:
 def _region(listing: Listing, block: range, loop: int | None) -> Region:
     run = listing.instructions[block.start : block.stop]
     lines = tuple(each.line for each in run if each.line and each.file == listing.file and each.name not in ("BRA", "NOP"))
-    return Region(count(run), lines, loop, _described(listing.instructions, block), any(_drains(each) for each in run))
+    return Region(block.start, count(run), lines, loop, _described(listing.instructions, block), any(_drains(each) for each in run))
 
 
 def _drains(each: Instruction) -> bool:

@@ -18,13 +18,15 @@ from .emitter import Emitter, check_extent
 
 @dataclass(frozen=True)
 class Grid:
-    """`programs` is the size of the launch's grid; `points` how many grid points there are; `header` a loop over them."""
+    """`programs` is the size of the launch's grid, `points` how many grid points there are; they are taken in turn by so many
+    programs at `most` if the launch is persistent.
+    """
 
     launch: Launch
     scope: Scope
     programs: Dim
     points: Dim
-    persistent: bool
+    most: int | None
 
     @contextmanager
     def body(self, emitter: Emitter) -> Iterator[None]:
@@ -33,13 +35,14 @@ class Grid:
             yield
             return
         point = emitter.fresh("point")
-        if not self.persistent:
+        if self.most is None:
             emitter.line(f"{point} = tl.program_id(0)")
             _decode(emitter, self.scope, self.launch, point)
             yield
             return
         total = indices.scalar(emitter, self.scope, self.points)
-        with emitter.block(f"for {point} in tl.range(tl.program_id(0), {total}, tl.num_programs(0))"):
+        # One loop with the steps inside: what the next point reads is on its way while this one is written.
+        with emitter.block(f"for {point} in tl.range(tl.program_id(0), {total}, {self.most}, flatten=True)"):
             _decode(emitter, self.scope, self.launch, point)
             yield
 
@@ -58,8 +61,9 @@ def open_grid(emitter: Emitter, scope: Scope, launch: Launch, programs: int) -> 
                 f"launch {launch.name}: the size of grid axis {axis.name} is a loaded value", hint="loop over it inside the kernel"
             )
     # The hardware hands blocks to free processors itself: a queue of our own would only repeat that.
-    persistent = handout == "persistent"
-    return Grid(launch, scope, dims.minimum(points, programs) if persistent else points, points, persistent)
+    if handout == "persistent":
+        return Grid(launch, scope, dims.minimum(points, programs), points, programs)
+    return Grid(launch, scope, points, points, None)
 
 
 def steps(axis: GridAxis) -> Dim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import json
 import random
 import re
@@ -189,7 +190,8 @@ START = "        .text.kernel:\n"
 
 def walked(*instructions: str, warps: int = 4, latency: float = 500.0) -> float:
     lines = "".join(f"        /*{16 * at:04x}*/                   {each} ;\n" for at, each in enumerate((*instructions, "EXIT")))
-    return sum(walk.walked(reading.read_kernel(START + lines), warps, H100, latency))
+    found = reading.read_kernel(START + lines)
+    return sum(walk.walked(found, [1.0] * len(found.regions), warps, H100, latency))
 
 
 def test_an_instruction_waits_for_what_it_reads() -> None:
@@ -214,6 +216,18 @@ def test_a_wait_for_copies_leaves_as_many_groups_as_it_says() -> None:
 def test_products_are_waited_for_as_the_code_says() -> None:
     product = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24, gsb0"
     assert walked(*[product] * 4, "WARPGROUP.DEPBAR.LE gsb0, 0x0") > 4 * 64 > walked(*[product] * 4, "WARPGROUP.DEPBAR.LE gsb0, 0x4")
+
+
+def test_regions_that_run_seldom_take_what_they_add() -> None:
+    product, wait = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24, gsb0", "WARPGROUP.DEPBAR.LE gsb0, "
+    lines = (".L_x_0:", *[product] * 4, f"{wait}0x1", "@P0 BRA `(.L_x_1)", f"{wait}0x0", ".L_x_1:", "@P1 BRA `(.L_x_0)", "EXIT")
+    at = itertools.count()
+    text = "".join(f"{each}\n" if each.endswith(":") else f"        /*{16 * next(at):04x}*/                   {each} ;\n" for each in lines)
+    found = reading.read_kernel(START + text)
+    runs = [64.0 if region.first in found.flow.always(0) else 1.0 for region in found.regions if region.loop == 0] + [1.0]
+    often = [time for time, run in zip(walk.walked(found, runs, 4, H100, 500.0), runs, strict=True) if run == 64.0]
+    assert sum(often) >= 4 * 64  # what a pass multiplies is not waited for in a block that few passes run
+    assert sum(walk.walked(found, [64.0] * len(runs), 4, H100, 500.0)[:2]) > sum(often)
 
 
 def test_programs_of_unlike_lengths_end_later() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....ir import dims
-from ....ir.region import Load, walk
+from ....ir.expression import Apply
+from ....ir.region import Load, Scalar, walk
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
@@ -57,6 +58,20 @@ AROUND = 1e-6
 STORED = 6e-11
 """Seconds in which a program stores one of its results, when its steps are over."""
 
+PERSISTENT = ("persistent", 1)
+"""At most as many programs as processors, which take tiles in turn, and read by descriptors: what the next tile reads is on its way
+while this one is written. Estimates say that Hopper gains a hundredth by it: there it is offered, and not the cheaper one.
+"""
+
+DESCRIBED = 5e-7
+"""Seconds in which a program makes its descriptors."""
+
+POINTED = 1.4e-7
+"""Seconds of a step in which a program that is alone copies by pointers what goes to tensor memory's instruction (estimated)."""
+
+WRITTEN = 128 * 128
+"""Results of a tile that lie in shared memory at a time while they are written, beside the buffers."""
+
 MANY = 64
 """Rows from which on a factor may be decoded beforehand whatever their number: fewer take less time than to write and read it whole."""
 
@@ -64,6 +79,7 @@ MANY = 64
 @dataclass(frozen=True)
 class Tensor:
     """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows.
+    `persistent`: programs take tiles in turn.
 
     A coded factor is decoded for each tile, or once by a launch of its own (`decoded` says which), where not even the fewest rows would
     wait for it.
@@ -83,6 +99,8 @@ class Tensor:
             for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
                 names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap), ("decoded", decoded))
                 yield Schedule(self.name, names)
+                if may_persist(each, m * n, _shared_bytes(each.found, (m, n, k, warps, stages, swap)), target):
+                    yield Schedule(self.name, (*names, PERSISTENT))
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
         if not schedule["decoded"]:
@@ -171,6 +189,29 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
                 yield item
 
 
+def may_persist(match: Match[MatrixProduct], results: int, shared: int, target: GpuTarget) -> bool:
+    """Whether programs may take tiles of so many results in turn: there is memory for what is written and what is read meanwhile."""
+    operands, stored = match.found.operands, match.found.product.store.value.dtype
+    if operands.products > 1 or match.found.product.block is not None or _is_in_parts(match.problem, match.found):
+        return False
+    factors = match.found.product.left, match.found.product.right
+    if any(is_coded(value, match.found) or not _is_described(match.problem, value) for value in factors):
+        return False
+    held = 2 * results * 4 <= target.tensor_memory if target.tensor_memory else True
+    return held and shared + min(results, WRITTEN) * stored.bits // 8 <= target.shared_memory - 2048
+
+
+def _is_described(problem: Problem, value: Scalar) -> bool:
+    """Whether a factor is one load that a descriptor serves: of rows that start at multiples of 16 bytes, at plain axes."""
+    while isinstance(value, Apply) and value.primitive == "cast":
+        (value,) = value.args
+    if not isinstance(value, Load) or value.gathers or problem.layouts.get(value.operand) is not None:
+        return False
+    shape = next(operand.type.shape for operand in problem.region.inputs if operand.name == value.operand)
+    is_whole = dims.divides(128 // value.dtype.bits, shape[-1], problem.symbols) is True
+    return is_whole and all(subscript == 0 or dims.name_of(subscript) is not None for subscript in value.subscripts)
+
+
 def block_size(problem: Problem, found: Contraction) -> int:
     """Elements of a block of a sum that goes over blocks, typically."""
     return problem.typical(dims.product(problem.region.axis(axis).extent for axis in found.streamed))
@@ -201,7 +242,8 @@ def seconds(
     programs = sizes.batch * -(-long // m) * -(-short // n) * splits
     steps = -(-sizes.depth // (splits * k))
     each = -(-programs // target.processors)
-    resident = min(_resident(match, schedule, target), each)
+    stays = PERSISTENT in schedule.parameters
+    resident = 1 if stays else min(_resident(match, schedule, target), each)
     rounds = -(-each // resident)
     times = products_on(operands, target)
     filled = 2.0 * max(m, target.matrix_rows) * max(n, NARROWEST) * k
@@ -212,6 +254,7 @@ def seconds(
     halved = (m + n) * k * HALVED if times > 1 else 0.0
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
+    work += POINTED if target.tensor_memory and resident == 1 and not stays and not chain else 0.0
     cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / min(programs, target.processors))
     ahead = max(chain, LOADED * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
@@ -219,6 +262,7 @@ def seconds(
     return (
         beside(each * steps * work, each * steps * cached, rounds * steps * ahead, memory)
         + rounds * (AROUND + m * n * STORED)
+        + (DESCRIBED if stays else 0.0)
         + waiting
         + LAUNCH_SECONDS
     )
@@ -253,11 +297,14 @@ def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget
 def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Launch:
     region, found, operands = problem.region, matched.product, matched.operands
     product = open_product(problem, found, schedule)
-    block = product.block
+    block, persists = product.block, PERSISTENT in schedule.parameters
+    block.hints = ("descriptor",) if persists else ()
     multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))
+    block.hints = ()
     store_result(block, found, product.acc)
     params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
-    hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
+    handout = "persistent" if persists else "static"
+    hints = (("order", "grouped(8)"), ("handout", handout), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
     return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
 
 

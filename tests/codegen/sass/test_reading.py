@@ -327,3 +327,9 @@ def test_what_is_no_listing_is_refused(listing: str) -> None:
 def test_what_is_no_cubin_is_refused() -> None:
     with pytest.raises(ToolchainError, match="the disassembler refused the cubin of broken"):
         disassemble(b"no cubin", "broken")
+
+
+def test_blocks_that_each_pass_runs() -> None:
+    rows = (".L_x_0:", "FADD R0, R1, R2", "@P0 BRA `(.L_x_1)", "FADD R3, R4, R5", ".L_x_1:", "FADD R6, R7, R8", "@P1 BRA `(.L_x_0)", "EXIT")
+    flow = flow_of(read_listing(text(*rows)))
+    assert flow.always(0) == {0, 3} and [block.first for block in flow.blocks] == [0, 2, 3, 5]

@@ -12,10 +12,13 @@ from ourcc.codegen.triton import print_program
 from ourcc.codegen.triton.compile import compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
+from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.program import TileProgram
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ourcc.passes.tile.schedule import Problem, Schedule, matches
+from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor
+from ourcc.passes.tile.schedule import Match, Problem, Schedule, matches
 
 SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
@@ -89,3 +92,65 @@ def test_compiled_kernels_use_the_machine(name: str, target: str, cases: dict[st
     if found:
         assert why_no_matrix_instruction(problem, schedule, machine) is None
         assert "mma.sync" not in kernels[0].resources.instructions
+
+
+def persistent(problem: Problem, target: GpuTarget) -> list[TileProgram]:
+    """Programs of the strategy `tensor` that take tiles in turn, the cheapest first."""
+    match = Tensor().match(problem, target)
+    assert isinstance(match, Match)
+    found = [schedule for schedule in match.strategy.space(match, target) if PERSISTENT in schedule.parameters]
+    return [match.strategy.tile(match, each, target) for each in sorted(found, key=lambda s: match.strategy.cost(match, s, target))]
+
+
+def product_of(dtype: str, rows: int | str, columns: int, depth: int, batch: int | None = None, after: str = "%t") -> Problem:
+    """y = x w^T, with what follows."""
+    b, outer = ("b, ", f"b {batch}, ") if batch else ("", "")
+    total = "i32" if dtype == "i8" else "f32"
+    left, right = (f"cast({each}, {total})" for each in (f"%x[{b}i, k]", f"%w[{b}j, k]"))
+    text = (
+        f"region @r(%x: {dtype}[{outer}i {rows}, k {depth}], %w: {dtype}[{outer}j {columns}, k {depth}], %z: f32[j {columns}])"
+        f" -> %y: f32[{outer}i {rows}, j {columns}] {{\n  axes {f'b: {batch}, ' if batch else ''}i: {rows}, j: {columns}, k: {depth}\n"
+        f"  %t = sum k: mul({left}, {right}) : {total}[{b}i, j]\n  %y[{b}i, j] = {after}\n}}"
+    )
+    return Problem(parse_region(text), dims.NO_FACTS.with_range("B", 1, 300), {})
+
+
+BIASED = "max(add(cast(%t, f32), %z[j]), f32(0.0))"
+PRODUCTS = {
+    "rows": product_of("f16", 200, 264, 96),
+    "few rows": product_of("bf16", 12, 200, 512),
+    "integers": product_of("i8", 130, 96, 160, after=BIASED),
+    "symbolic": product_of("bf16", "B", 136, 64, after=BIASED),
+    "batch": product_of("f16", 70, 72, 64, batch=3),
+}
+
+
+@pytest.mark.parametrize("programs", [1, 3, 1000])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_programs_that_take_tiles_in_turn_are_right(name: str, programs: int) -> None:
+    problem, sizes, random = PRODUCTS[name], {"B": 150}, np.random.default_rng(0)
+    found = persistent(problem, gpu_target("sm_100a"))
+    arrays: dict[str, Any] = {}
+    for operand in problem.region.inputs:
+        drawn = random.integers(-8, 9, [dims.evaluate(size, sizes) for size in operand.type.shape])
+        arrays[operand.name] = drawn.astype(operand.type.dtype.numpy)
+    expected = run_region(problem.region, arrays, sizes)["y"]
+    for program in (found[0], found[len(found) // 2], found[-1]):
+        (kernel,) = print_program(program, problem.symbols, None, programs)
+        assert f", {programs}, flatten=True)" in kernel.source and kernel.descriptors and not kernel.notes
+        result = interpret(kernel, {**arrays, "y": np.full_like(expected, np.nan)}, sizes)["y"]
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_programs_that_take_tiles_in_turn_are_compiled(name: str, target: str) -> None:
+    problem, machine = PRODUCTS[name], gpu_target(target)
+    (kernel,) = compile_kernels(print_program(persistent(problem, machine)[0], problem.symbols, None, 132), machine)
+    used = kernel.resources
+    assert used.instructions["tma"] and used.instructions[machine.matrix_instruction] and not used.spilled
+
+
+def test_what_no_descriptor_serves_is_not_taken_in_turn(cases: dict[str, Any]) -> None:
+    for name in ("linear_f16", "convolution", "linear_f32"):
+        assert not persistent(cases[name].problem(), gpu_target("sm_100a"))
