@@ -25,6 +25,7 @@ from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import type_of
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.regions.simplify_region import simplify_region
+from ourcc.passes.regions.spell_out import spell_out
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime.native import cpu_flags, withheld
@@ -46,7 +47,7 @@ def problems() -> Iterator[tuple[str, Problem, dict[str, Any], dict[str, Any]]]:
             results = tuple(operand.type for operand in region.outputs)
             stepwise, wide = (table.run(op, sample.operands, sample.attrs, results, mode) for mode in (False, True))
             expected = {o.name: pair for o, *pair in zip(region.outputs, stepwise, wide, strict=True)}
-            region = simplify_region(region, dims.NO_FACTS)
+            region = simplify_region(spell_out(region), dims.NO_FACTS)
             layouts = constant_layouts(region, frozenset(arrays))
             for chosen in ({}, layouts) if layouts else ({},):
                 yield f"{op.name}-{number}{'-packed' if chosen else ''}", Problem(region, dims.NO_FACTS, chosen), arrays, expected
