@@ -350,7 +350,8 @@ def _shares_rows(q: Question, root: Op) -> bool:
     rows, present = q.facts.rows, q.choices.group_rows.get(root)
     if rows is None or present is None:
         return present is None
-    return dims.equal(rows, present) is True or _folds_parts(q, present)
+    # Rows that are held lie in registers of many threads; processors that walk along them lose more than a buffer costs.
+    return dims.equal(rows, present) is True or (q.choices.narrow and _folds_parts(q, present))
 
 
 def _folds_parts(q: Question, rows: Dim) -> bool:
