@@ -87,3 +87,9 @@ def test_rows_that_no_kernel_holds_are_folded_before(width: int, count: int) -> 
     options = build_options({"targets": ["sm_100a"], "quantize": "nvfp4"})
     simplify(module, options)
     assert len(lower(module, options.targets[0]).kernels) >= count
+
+
+def test_cpus_fold_blocks_before_rows() -> None:
+    """One kernel for both takes several times as long there."""
+    model, x = Blocks(16, "amax", "amax", (False, False), "flat"), torch.randn(64, 4096)
+    assert len(lowered(model, "x86-64-v3", x, False)[1].kernels) > len(lowered(model, "sm_100a", x, False)[1].kernels)
