@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...ir.expression import Apply, Constant
-from ...ir.region import Let, Reduce, Ref, Region, Scalar, Scan, Statement, Store, transform, walk
+from ...ir.region import Let, Reduce, Ref, Region, Scalar, Scan, Statement, Store, scalars, transform
 from ...ir.types import boolean, f32, i32, u8
 from .hoist_scales import fresh
 
@@ -21,16 +20,12 @@ def spell_out(region: Region, known: frozenset[str] = frozenset()) -> Region:
     After:  cast(bit_or(code of %x, shift_left(code of %y, 4)), u8), in integers of 32 bits
     """
     wanted = INSTRUCTIONS - known
-    if not any(isinstance(part, Apply) and part.primitive in wanted for s in region.body for value in _values(s) for part in walk(value)):
+    if not any(isinstance(part, Apply) and part.primitive in wanted for part in scalars(region.body)):
         return region
     found = _Spelled({getattr(statement, "name", "") for statement in region.body})
     for statement in region.body:
         found.add(statement, wanted)
     return replace(region, body=tuple(found.body))
-
-
-def _values(statement: Statement) -> Sequence[Scalar]:
-    return (statement.value, *(g for _, g in statement.gathers)) if isinstance(statement, Store) else (statement.value,)
 
 
 @dataclass

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from ourcc.compiler.backends.built import pack
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
 from ourcc.ir.graph import Module
-from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.plan.interpret import run_plan
 from ourcc.passes.lower.build_plan import Lowered
+
+from .planned import check_plan
 
 INNER = {"amax": torch.amax, "amin": torch.amin, "sum": torch.sum, "mean": torch.mean}
 
@@ -63,12 +62,7 @@ def test_drawn_blocks_are_right(seed: int, target: str) -> None:
     x.view(-1)[draw.randrange(x.numel())] = draw.choice((0.0, 60000.0, float("inf"), float("nan")))
     module, found = lowered(model, target, x, len(shape) == 2 and shape[0] > 1 and draw.random() < 0.5)
     given: list[np.ndarray[Any, Any]] = [x.float().numpy().astype(module.main.inputs[0].dtype.numpy)]
-    constants = {name: pack(how, module) for name, how in found.plan.constants.items()}
-    with np.errstate(all="ignore"):
-        got = run_plan(found.plan, found.kernels, constants, given)
-        for result, step, exact in zip(got, interpret(module, given), interpret(module, given, wide=True), strict=True):
-            verdict = judge(result, step, exact)
-            assert verdict.passed, verdict.reason
+    check_plan(module, found, given)
 
 
 @pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "mxfp8"])

@@ -12,17 +12,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ourcc.compiler.backends.built import pack
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
-from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.plan.interpret import run_plan
 from ourcc.ir.tile.program import For, Launch
 from ourcc.passes.lower.build_plan import Lowered
 from ourcc.passes.tile.softmax import read_attention
+
+from .planned import check_plan
 
 Condition = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -84,12 +83,7 @@ def test_drawn_windows_are_right(seed: int, target: str) -> None:
     q, k, v = (torch.randn(1, n, size, depth, dtype=dtype) for n, size in ((heads, rows), *[(1, rows + past)] * 2))
     module, found = lowered(model, target, q, k, v)
     given = arrays(q, k, v)
-    constants = {name: pack(how, module) for name, how in found.plan.constants.items()}
-    with np.errstate(all="ignore"):
-        got = run_plan(found.plan, found.kernels, constants, given)
-        for result, step, exact in zip(got, interpret(module, given), interpret(module, given, wide=True), strict=True):
-            verdict = judge(result, step, exact)
-            assert verdict.passed, verdict.reason
+    check_plan(module, found, given)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "sm_90a"])
@@ -110,12 +104,7 @@ def test_sums_that_wrap_are_no_limits(dtype: torch.dtype, condition: Condition, 
     module, options = import_exported(program), build_options({"targets": [target]})
     simplify(module, options)
     found = lower(module, options.targets[0])
-    constants = {name: pack(how, module) for name, how in found.plan.constants.items()}
-    given = arrays(q, q, q)
-    with np.errstate(all="ignore"):
-        (got,) = run_plan(found.plan, found.kernels, constants, given)
-        ((step,), (exact,)) = interpret(module, given), interpret(module, given, wide=True)
-    assert judge(got, step, exact).passed
+    check_plan(module, found, arrays(q, q, q))
 
 
 @pytest.mark.parametrize("form", ["bool", "added", "taken away"])
