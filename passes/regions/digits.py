@@ -13,6 +13,9 @@ from ...ir.ops.rounding import FLOATS, holds
 from ...ir.region import Scalar
 from ...ir.types import DType, f8e4m3, f8e8m0, f32
 
+LEAST = -126
+"""The exponent of float32's least normal number."""
+
 
 @dataclass(frozen=True)
 class Digits:
@@ -25,6 +28,10 @@ class Digits:
     def is_within(self, other: Digits | None) -> bool:
         """Whether the other ones are all of these, and more."""
         return other is not None and self.count <= other.count and self.low >= other.low and self.most <= other.most
+
+    def normal(self) -> Digits:
+        """Those of them that are normal numbers of float32."""
+        return replace(self, low=max(self.low, LEAST - (self.count - 1)))
 
     def cut(self, held: Digits) -> Digits:
         """What is left of these in a float: larger ones are infinite there; all that it holds where smaller or longer ones are rounded."""

@@ -53,6 +53,12 @@ def is_exact(value: Scalar, dtype: DType) -> bool:
     return found is not None and found.is_within(held_by(dtype))
 
 
+def holds_normal(value: Scalar, dtype: DType) -> bool:
+    """Whether a narrow float holds every number that a factor can be and that is normal in float32; smaller ones may lose digits there."""
+    found = None if holds(dtype, value.dtype) else digits_of(value)
+    return is_exact(value, dtype) or (found is not None and found.normal().is_within(held_by(dtype)))
+
+
 def within(value: Scalar) -> Scalar | None:
     """What a cast widens, if it loses nothing."""
     if not (isinstance(value, Apply) and value.primitive == "cast"):

@@ -14,7 +14,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, bf16, f16, f32
 from ...regions.contraction import Contraction, plain_load, unwidened
-from ...regions.narrow_factors import is_exact, within
+from ...regions.narrow_factors import holds_normal, within
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
@@ -69,11 +69,14 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
 
 
 def operands_of(found: Contraction) -> Operands | str:
-    """The operands of a contraction: a narrow float that holds all numbers of both factors, codes too, is multiplied as such."""
+    """The operands of a contraction: a narrow float that holds all numbers of both factors, codes too, is multiplied as such.
+
+    Codes by their scales may be smaller than float32's normal numbers; these may lose digits.
+    """
     usual = operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
     if usual != WIDE:
         return usual
-    narrow = next((dtype for dtype in (bf16, f16) if is_exact(found.left, dtype) and is_exact(found.right, dtype)), None)
+    narrow = next((dtype for dtype in (bf16, f16) if holds_normal(found.left, dtype) and holds_normal(found.right, dtype)), None)
     return WIDE if narrow is None else Operands(narrow, "exact", narrow.name, 1)
 
 

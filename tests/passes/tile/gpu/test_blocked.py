@@ -117,8 +117,8 @@ def test_triton_agrees(words: str) -> None:
 def test_it_is_chosen_where_it_pays(words: str) -> None:
     """Many rows are; few of them are read by more programs otherwise; small blocks are not worth bringing from tensor memory."""
     many, few = posed(words, 512, 4096, 4096)[0], posed(words, 16, 64, 4096)[0]
-    # All numbers of MXFP4 by their scales are numbers of bf16.
-    assert next(matches(STRATEGIES, many, SM_90A)).strategy.name == ("tensor" if words == "mxfp4" else "blocked")
+    # All numbers of MXFP4 and MXFP8 by their scales that are normal in float32 are numbers of bf16.
+    assert next(matches(STRATEGIES, many, SM_90A)).strategy.name == ("tensor" if words in ("mxfp4", "mxfp8") else "blocked")
     refused = Blocked().match(few, SM_90A)
     assert isinstance(refused, Refusal) and "scaled beforehand" in refused.why
     on_blackwell = next(matches(STRATEGIES, many, gpu_target("sm_100a"))).strategy.name
