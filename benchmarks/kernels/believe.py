@@ -17,6 +17,8 @@ from ours import Problem
 COUNTED = 0.9
 """The share of a problem's multiplications and additions that must have been counted."""
 
+PLAIN = 512
+"""Multiplications and additions of 16 bits per cycle of a processor without its matrix units: 128 lanes with two at a time."""
 
 BITS = {"int8-weight": 8, "int4-weight": 4, "int4-weight-g128": 4, "fp8": 8, "nvfp4": 4}
 """Bits of a coded weight, scales left aside."""
@@ -69,4 +71,7 @@ def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mappi
     counted = sum(kernel["gigaop"] for kernel in kernels)
     if 0 < counted < COUNTED * needed:
         return f"estimated with {counted:.3g} of {needed:.3g} billion operations"
+    plain = begun + quickest(needed * 1e9, PLAIN, machine)
+    if not counted and us < plain:
+        return f"estimated at {us:.1f} us with no matrix instruction counted, below the {plain:.1f} us that it takes without"
     return None

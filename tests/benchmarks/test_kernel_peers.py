@@ -157,6 +157,7 @@ def test_estimates_that_miss_work_are_not_believed() -> None:
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 137.4}]) is None
     assert "below the 23.0 us" in believe.doubt(problem, machine, 10.0, [{"gigaop": 137.4}])
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 60.0}, {"gigaop": 0.0}]) == "estimated with 60 of 137 billion operations"
+    assert "no matrix instruction counted, below the 1030.1 us" in believe.doubt(problem, machine, 200.0, [{"gigaop": 0.0}])
     assert "that matrix units need" in str(believe.doubt(problem, machine, 100.0, [{"gigaop": 137.4}]))
     causal = next(each for each in ours.problems() if "causal" in each.name)
     assert believe.gigaop(causal) == pytest.approx(2 * 32 * 4096**2 * 64 / 1e9)

@@ -43,6 +43,9 @@ NARROWEST = 32
 HALVED = 7e-11
 """Seconds in which a processor takes an element of float32 apart for three products of tf32."""
 
+FULL_ROWS = 128
+"""Rows with which tensor memory's instruction goes at its rate; with 64 it takes as long for half of the results."""
+
 STEP = 3e-8
 """Seconds of a step beside all that it does: its barriers."""
 
@@ -50,13 +53,18 @@ DECODED = 2.5e-7
 """Seconds of a step that codes take through registers to where the instruction reads them, if nothing else goes on meanwhile."""
 
 LOADED = 2.0
-"""How many times as long a copy takes where many are on their way as on an idle device."""
+"""How many times as long a copy takes where many are on their way as on an idle device; one by descriptor to tensor memory's
+instruction is asked for as a whole, and takes once that.
+"""
 
 AROUND = 1e-6
 """Seconds of a program beside its steps, until the first copy is there."""
 
 STORED = 6e-11
 """Seconds in which a program stores one of its results, when its steps are over."""
+
+FEWEST_WARPS = 4
+"""Warps that bring the results of a tile from tensor memory, at least."""
 
 PERSISTENT = ("persistent", 1)
 """At most as many programs as processors, which take tiles in turn, and read by descriptors: what the next tile reads is on its way
@@ -68,6 +76,9 @@ DESCRIBED = 5e-7
 
 POINTED = 1.4e-7
 """Seconds of a step in which a program that is alone copies by pointers what goes to tensor memory's instruction (estimated)."""
+
+ISSUED = 1.65e-8
+"""Seconds of such a step for each warp, where results lie in tensor memory: one warp issues, and all wait for each other (estimated)."""
 
 WRITTEN = 128 * 128
 """Results of a tile that lie in shared memory at a time while they are written, beside the buffers."""
@@ -97,10 +108,10 @@ class Tensor:
         kinds = [(0, match), *((chosen, _match(decoding(match.problem, match.found, chosen))) for chosen in sides)]
         for decoded, each in kinds:
             for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
-                names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap), ("decoded", decoded))
-                yield Schedule(self.name, names)
-                if may_persist(each, m * n, _shared_bytes(each.found, (m, n, k, warps, stages, swap)), target):
-                    yield Schedule(self.name, (*names, PERSISTENT))
+                item = (m, n, k, warps, stages, swap)
+                yield _schedule(item, decoded)
+                if may_persist(each, m * n, _shared_bytes(each.found, item), target):
+                    yield from (_schedule((m, n, k, some, stages, swap), decoded, PERSISTENT) for some in _warps(warps, target))
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
         if not schedule["decoded"]:
@@ -121,6 +132,16 @@ class Tensor:
         launches = (*decode_launches(found, target), _launch(found.product, schedule, _match(found).found))
         spaces = tuple(space_param(space, "out") for space in found.spaces)
         return TileProgram(problem.region.name, launches, spaces, tuple(problem.symbols.ranges))
+
+
+def _schedule(item: tuple[int, int, int, int, int, int], decoded: int, *more: tuple[str, int]) -> Schedule:
+    names = ("m", "n", "k", "warps", "stages", "swap", "decoded")
+    return Schedule("tensor", (*zip(names, (*item, decoded), strict=True), *more))
+
+
+def _warps(usual: int, target: GpuTarget) -> tuple[int, ...]:
+    """Warps of a program that takes tiles in turn: where results lie in tensor memory, registers hold none of them meanwhile."""
+    return (FEWEST_WARPS, usual) if target.tensor_memory and usual > FEWEST_WARPS else (usual,)
 
 
 def _has_many_rows(match: Match[MatrixProduct]) -> bool:
@@ -167,7 +188,7 @@ def why_too_small(problem: Problem, found: Contraction) -> str | None:
 def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
     """(m, n, k, warps, stages, swap) that fit the problem and the shared memory."""
     operands, sizes = matched.operands, sizes_of(problem, matched.product)
-    few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
+    few = sizes.most_rows is not None and sizes.most_rows < full_rows(target)
     depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
     # Rows that start anywhere are read in short pieces, which nothing copies ahead: more of them would fill the registers. Programs
     # that hold several numbers for each result gain nothing from deep buffers: with fewer, more programs are beside each other.
@@ -243,10 +264,11 @@ def seconds(
     steps = -(-sizes.depth // (splits * k))
     each = -(-programs // target.processors)
     stays = PERSISTENT in schedule.parameters
+    is_issued = bool(target.tensor_memory) and stays
     resident = 1 if stays else min(_resident(match, schedule, target), each)
     rounds = -(-each // resident)
     times = products_on(operands, target)
-    filled = 2.0 * max(m, target.matrix_rows) * max(n, NARROWEST) * k
+    filled = 2.0 * max(m, full_rows(target)) * max(n, NARROWEST) * k
     products = filled * times * target.processors / (target.rates[operands.rate] * EFFICIENCY)
     left, right = (n, m) if schedule["swap"] else (m, n)
     sides = ((match.found.product.left, left), (match.found.product.right, right))
@@ -256,7 +278,8 @@ def seconds(
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
     work += POINTED if target.tensor_memory and resident == 1 and not stays and not chain else 0.0
     cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / min(programs, target.processors))
-    ahead = max(chain, LOADED * target.latency / (schedule["stages"] - 1))
+    work += ISSUED * schedule["warps"] if is_issued else 0.0
+    ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
     waiting = steps * AWAITED * waits(match.found) * max(1.0, each / 2)
     return (
@@ -266,6 +289,11 @@ def seconds(
         + waiting
         + LAUNCH_SECONDS
     )
+
+
+def full_rows(target: GpuTarget) -> int:
+    """Rows with which the matrix instruction goes at its rate."""
+    return FULL_ROWS if target.tensor_memory else target.matrix_rows
 
 
 def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
