@@ -20,6 +20,7 @@ from ...ir.tile.program import (
     Load,
     Ref,
     Rename,
+    Slice,
     Store,
     TileType,
     Unpack,
@@ -115,7 +116,7 @@ def _with_sources(launch: Launch, looped: frozenset[str]) -> frozenset[str]:
         for value in walk(statement.value) if isinstance(statement, (Let, Store)) else ():
             if isinstance(value, Rename):
                 pairs.append((value.before, value.after))
-            elif isinstance(value, (Unpack, Expand2to4)):
+            elif isinstance(value, (Slice, Unpack, Expand2to4)):
                 pairs.append(((value.before,), (value.after,)))
     while True:
         more = {axis for before, after in pairs if looped.intersection(after) for axis in before} - looped

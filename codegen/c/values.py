@@ -12,7 +12,7 @@ from ...ir.errors import InternalError, UnsupportedError
 from ...ir.exactness import multiply_add
 from ...ir.expression import Constant
 from ...ir.tile import Scope
-from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, TileApply, Unpack, Value, parts
+from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, Slice, TileApply, Unpack, Value, parts
 from ...ir.types import DType, bf16, boolean, f32, i8, i32
 from . import primitives, tables
 from .access import Access, Spot
@@ -101,7 +101,7 @@ class Values:
             return self._apply(value, spot)
         if isinstance(value, Reduce):
             return self.reduce(value, spot)
-        if isinstance(value, (Rename, Join, Unpack, Expand2to4)):
+        if isinstance(value, (Rename, Slice, Join, Unpack, Expand2to4)):
             return self._reshape(value, spot)
         raise InternalError(f"{type(value).__name__} reached the c printer without a place of its own")
 
@@ -385,9 +385,12 @@ class Values:
         tidy = {axis: self.access.tidy(position, spot.lanes) for axis, position in positions.items()}
         return replace(spot, positions={**spot.positions, **tidy})
 
-    def _reshape(self, value: Rename | Join | Unpack | Expand2to4, spot: Spot) -> Code:
+    def _reshape(self, value: Rename | Slice | Join | Unpack | Expand2to4, spot: Spot) -> Code:
         if isinstance(value, Rename):
             return self.vector(value.value, self._renamed(value, spot))
+        if isinstance(value, Slice):
+            first = value.part * self.scope.extent(value.after)
+            return self.vector(value.value, self.moved(spot, **{value.before: first + spot.positions[value.after]}))
         if isinstance(value, Join):
             return self._join(value, spot)
         if isinstance(value, Unpack):
@@ -501,7 +504,7 @@ def _axes_before(value: Value, axis: str) -> tuple[str, ...]:
     """The axes of an operand that an axis of the result runs along."""
     if isinstance(value, Rename) and axis in value.after:
         return value.before
-    if isinstance(value, (Unpack, Expand2to4)) and axis == value.after:
+    if isinstance(value, (Slice, Unpack, Expand2to4)) and axis == value.after:
         return (value.before,)
     return (axis,)
 

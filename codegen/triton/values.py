@@ -9,7 +9,24 @@ from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.scalar import PRIMITIVES
 from ...ir.tile import checks_of, flatten, varies_over
-from ...ir.tile.program import Dot, Expand2to4, Full, Index, Join, Load, Local, Param, Reduce, Ref, Rename, Scan, TileApply, Unpack, Value
+from ...ir.tile.program import (
+    Dot,
+    Expand2to4,
+    Full,
+    Index,
+    Join,
+    Load,
+    Local,
+    Param,
+    Reduce,
+    Ref,
+    Rename,
+    Scan,
+    Slice,
+    TileApply,
+    Unpack,
+    Value,
+)
 from ...ir.tile.scope import Scope
 from ...ir.types import DType, boolean, f32, i32
 from . import descriptors, indices, primitives
@@ -47,6 +64,8 @@ def expression(emitter: Emitter, scope: Scope, value: Value, order: tuple[str, .
         return _scan(emitter, scope, value)
     if isinstance(value, Rename):
         return _rename(emitter, scope, value)
+    if isinstance(value, Slice):
+        return _slice(emitter, scope, value)
     if isinstance(value, Join):
         return _join(emitter, scope, value)
     if isinstance(value, Unpack):
@@ -243,6 +262,21 @@ def _rename(emitter: Emitter, scope: Scope, value: Rename) -> Tile:
     if len(value.before) != 1 or len(value.after) != 1:
         text = f"tl.reshape({text}, {shape_text(extents)})"
     return Tile(text, target, value.type.dtype)
+
+
+def _slice(emitter: Emitter, scope: Scope, value: Slice) -> Tile:
+    """A half of a half: Triton reads such parts of what lies in tensor memory as parts."""
+    others = tuple(axis for axis in value.value.type.axes if axis != value.before)
+    text = emitter.broadcast(scope, tile(emitter, scope, value.value, (*others, value.before)), (*others, value.before))
+    leading, (size,), (wanted,) = (emitter.shape(scope, axes) for axes in (others, (value.before,), (value.after,)))
+    part = value.part
+    while size > wanted:
+        size //= 2
+        turned = (*range(len(others)), len(others) + 1, len(others))
+        halves = emitter.fresh("half"), emitter.fresh("half")
+        emitter.line(f"{', '.join(halves)} = tl.split(tl.permute(tl.reshape({text}, {shape_text((*leading, 2, size))}), {turned}))")
+        text, part = halves[part * wanted // size], part % (size // wanted)
+    return Tile(text, (*others, value.after), value.type.dtype)
 
 
 def _join(emitter: Emitter, scope: Scope, value: Join) -> Tile:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import scalar
 from ..types import DType, f32
-from .program import Dot, Expand2to4, Join, Reduce, Rename, Scan, TileApply, TileType, Unpack
+from .program import Dot, Expand2to4, Join, Reduce, Rename, Scan, Slice, TileApply, TileType, Unpack
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -239,6 +239,15 @@ def rename(value: Rename, arg: Tile, extents: Mapping[str, int]) -> Tile:
     sizes = moved.data.shape[: len(kept)] + tuple(extents[axis] for axis in value.after)
     poison = None if moved.poison is None else np.broadcast_to(moved.poison, moved.data.shape).reshape(sizes)
     return Tile(kept + value.after, moved.data.reshape(sizes), poison).over(value.type.axes)
+
+
+def slice_of(value: Slice, arg: Tile, extents: Mapping[str, int]) -> Tile:
+    """The elements of one of the equal parts of an axis."""
+    kept = tuple(axis for axis in arg.axes if axis != value.before)
+    moved, size = arg.over((*kept, value.before)), extents[value.after]
+    part = np.s_[..., value.part * size : (value.part + 1) * size]
+    poison = None if moved.poison is None else np.broadcast_to(moved.poison, moved.data.shape)[part]
+    return Tile((*kept, value.after), moved.data[part], poison).over(value.type.axes)
 
 
 def join(value: Join, left: Tile, right: Tile) -> Tile:

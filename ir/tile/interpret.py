@@ -41,6 +41,7 @@ from .program import (
     Rename,
     Scan,
     Signal,
+    Slice,
     Statement,
     Store,
     TileApply,
@@ -383,6 +384,8 @@ class _Machine:
             return evaluate.scan(value, args[0])
         if isinstance(value, Rename):
             return evaluate.rename(value, args[0], {name: frame.scope.extent(name) for name in frame.axes})
+        if isinstance(value, Slice):
+            return evaluate.slice_of(value, args[0], {name: frame.scope.extent(name) for name in frame.axes})
         if isinstance(value, Join):
             return evaluate.join(value, args[0], args[1])
         if isinstance(value, Expand2to4):

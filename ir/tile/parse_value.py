@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ..errors import ParseError
 from ..expression import Constant
 from ..scalar import PRIMITIVES
-from .program import Dot, Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, Scan, TileApply, TileType, Unpack, Value
+from .program import Dot, Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, Scan, Slice, TileApply, TileType, Unpack, Value
 from .reader import Reader
 
 Types = Mapping[str, TileType]
@@ -127,6 +127,14 @@ def _rename(reader: Reader, types: Types) -> Untyped:
     return lambda type_: Rename(value, before, after, type_)
 
 
+def _slice(reader: Reader, types: Types) -> Untyped:
+    part = reader.integer()
+    reader.expect("of")
+    before, after = _arrow(reader)
+    value = _in_parentheses(reader, types)
+    return lambda type_: Slice(value, before, after, part, type_)
+
+
 def _join(reader: Reader, types: Types) -> Untyped:
     axis = reader.name("an axis")
     reader.expect("(")
@@ -170,6 +178,7 @@ _FORMS: dict[str, Callable[[Reader, Types], Untyped]] = {
     "split": _rename,
     "merge": _rename,
     "rename": _rename,
+    "slice": _slice,
     "join": _join,
     "unpack": _unpack,
     "expand_2to4": _expand,

@@ -155,6 +155,17 @@ class Rename:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """One of the equal parts of axis `before`, the one with number `part`, as axis `after`."""
+
+    value: Value
+    before: str
+    after: str
+    part: int
+    type: TileType
+
+
+@dataclass(frozen=True)
 class Join:
     """Two tiles of the same type interleaved along a new last axis of extent 2, `axis`."""
 
@@ -197,7 +208,7 @@ class TileApply(Apply["Value"]):
     type: TileType = field(kw_only=True)
 
 
-Value: TypeAlias = Ref | Full | Index | Load | Dot | Reduce | Scan | Rename | Join | Unpack | Expand2to4 | TileApply
+Value: TypeAlias = Ref | Full | Index | Load | Dot | Reduce | Scan | Rename | Slice | Join | Unpack | Expand2to4 | TileApply
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
@@ -387,7 +398,7 @@ def parts(value: Value) -> tuple[Value, ...]:
     if isinstance(value, Dot):
         scales = tuple(s for s in (value.left_scale, value.right_scale) if s is not None)
         return (value.left, value.right, value.acc, *scales)
-    if isinstance(value, (Reduce, Scan, Rename, Unpack)):
+    if isinstance(value, (Reduce, Scan, Rename, Slice, Unpack)):
         return (value.value,)
     if isinstance(value, Join):
         return (value.left, value.right)
@@ -406,7 +417,7 @@ def with_parts(value: Value, new: tuple[Value, ...]) -> Value:
         scales = iter(new[3:])
         left, right = (None if scale is None else next(scales) for scale in (value.left_scale, value.right_scale))
         return replace(value, left=new[0], right=new[1], acc=new[2], left_scale=left, right_scale=right)
-    if isinstance(value, (Reduce, Scan, Rename, Unpack)):
+    if isinstance(value, (Reduce, Scan, Rename, Slice, Unpack)):
         return replace(value, value=new[0])
     if isinstance(value, Join):
         return replace(value, left=new[0], right=new[1])

@@ -29,6 +29,7 @@ from .program import (
     Rename,
     Scan,
     Signal,
+    Slice,
     Statement,
     Store,
     TileApply,
@@ -156,7 +157,7 @@ def untyped(value: Value) -> str:
     return _structured(value)
 
 
-def _structured(value: Dot | Reduce | Scan | Rename | Join | Unpack | Expand2to4) -> str:
+def _structured(value: Dot | Reduce | Scan | Rename | Slice | Join | Unpack | Expand2to4) -> str:
     if isinstance(value, Dot):
         words = [typed(value.left), typed(value.right), typed(value.acc)]
         words += [f"left_scale = {typed(value.left_scale)}"] if value.left_scale is not None else []
@@ -169,6 +170,8 @@ def _structured(value: Dot | Reduce | Scan | Rename | Join | Unpack | Expand2to4
         return f"scan {value.kind} {value.axis}{' reverse' if value.reverse else ''} ({typed(value.value)})"
     if isinstance(value, Rename):
         return f"{_rename_word(value)} {_axes(value.before)} -> {_axes(value.after)} ({typed(value.value)})"
+    if isinstance(value, Slice):
+        return f"slice {value.part} of {value.before} -> {value.after} ({typed(value.value)})"
     if isinstance(value, Join):
         return f"join {value.axis} ({typed(value.left)}, {typed(value.right)})"
     if isinstance(value, Unpack):

@@ -24,6 +24,7 @@ from .program import (
     Ref,
     Rename,
     Scan,
+    Slice,
     TileApply,
     TileType,
     Unpack,
@@ -80,6 +81,8 @@ def check_value(scope: Scope, symbols: Collection[str], value: Value) -> None:
         _check_dot(scope, value)
     elif isinstance(value, (Reduce, Scan)):
         _check_fold(value)
+    elif isinstance(value, Slice):
+        _check_slice(scope, value)
     else:
         _check_reshape(scope, value)
 
@@ -245,6 +248,18 @@ def _check_reshape(scope: Scope, value: Rename | Join | Unpack | Expand2to4) -> 
     expected = ratio * math.prod(scope.extent(axis) for axis in before)
     if got != expected:
         raise VerifyError(f"reshape to ({', '.join(after)}) has {got} elements, expected {expected}")
+
+
+def _check_slice(scope: Scope, value: Slice) -> None:
+    source = value.value.type
+    if value.before not in source.axes:
+        raise VerifyError(f"slice of {source} names {value.before}, which it lacks")
+    if value.type.dtype != source.dtype:
+        raise VerifyError(f"slice of {source} has type {value.type}, expected {source.dtype}")
+    _same_axes("slice", [*(axis for axis in source.axes if axis != value.before), value.after], value.type)
+    whole, part = scope.extent(value.before), scope.extent(value.after)
+    if whole % part or not 0 <= value.part < whole // part:
+        raise VerifyError(f"slice {value.part} of {whole} elements has {part}, expected one of equal parts")
 
 
 def _check_positions(scope: Scope, value: Expand2to4) -> None:

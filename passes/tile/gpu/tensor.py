@@ -10,13 +10,26 @@ from ....ir import dims
 from ....ir.expression import Apply
 from ....ir.region import Load, Scalar, walk
 from ....ir.target import GpuTarget
-from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
+from ....ir.tile.program import GridAxis, Launch, Ref, Slice, TileProgram, TileType
 from ...regions.contraction import Contraction, read_contraction
 from ...regions.small_floats import small_floats
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decodable, decode_launches, decoding, decoding_seconds, is_coded, launch_seconds, waits
-from .matrix import FEWEST, MatrixProduct, instruction_order, is_in_chunks, k_steps, merged, multiply, operands_of, products_on, sizes_of
+from .matrix import (
+    FEWEST,
+    MatrixProduct,
+    Merged,
+    instruction_order,
+    is_in_chunks,
+    k_steps,
+    merged,
+    multiply,
+    operands_of,
+    parted,
+    products_on,
+    sizes_of,
+)
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, REACHED, beside, power_of_two, traffic
 from .sweep import fresh_block
@@ -68,7 +81,8 @@ FEWEST_WARPS = 4
 
 PERSISTENT = ("persistent", 1)
 """At most as many programs as processors, which take tiles in turn, and read by descriptors: what the next tile reads is on its way
-while this one is written. Estimates say that Hopper gains a hundredth by it: there it is offered, and not the cheaper one.
+while this one is written. Estimates say that Hopper gains a hundredth by it: there, where others were measured and this never ran, it
+is offered, and not the cheaper one.
 """
 
 DESCRIBED = 5e-7
@@ -79,6 +93,9 @@ POINTED = 1.4e-7
 
 ISSUED = 1.65e-8
 """Seconds of such a step for each warp, where results lie in tensor memory: one warp issues, and all wait for each other (estimated)."""
+
+HELD, AT_A_TIME = 128, 64
+"""Results that a thread holds when a tile is stored at once, and of each part where there are more."""
 
 WRITTEN = 128 * 128
 """Results of a tile that lie in shared memory at a time while they are written, beside the buffers."""
@@ -284,7 +301,8 @@ def seconds(
     waiting = steps * AWAITED * waits(match.found) * max(1.0, each / 2)
     return (
         beside(each * steps * work, each * steps * cached, rounds * steps * ahead, memory)
-        + rounds * (AROUND + m * n * STORED)
+        + (1 if is_issued else rounds) * AROUND
+        + rounds * m * n * STORED
         + (DESCRIBED if stays else 0.0)
         + waiting
         + LAUNCH_SECONDS
@@ -329,15 +347,36 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
     block.hints = ("descriptor",) if persists else ()
     multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))
     block.hints = ()
-    store_result(block, found, product.acc)
+    store_result(product, found, parts_of(schedule))
     params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
     handout = "persistent" if persists else "static"
     hints = (("order", "grouped(8)"), ("handout", handout), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
     return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
 
 
-def store_result(block: Block, found: Contraction, acc: Ref) -> None:
-    """What follows a contraction whose sums are there."""
+def parts_of(schedule: Schedule) -> int:
+    """In how many parts a tile is stored: all that its threads can hold goes at once."""
+    each = schedule["m"] * schedule["n"] // (32 * schedule["warps"])
+    return 1 if each <= HELD else each // AT_A_TIME
+
+
+def store_result(product: Product, found: Contraction, parts: int = 1) -> None:
+    """What follows a contraction whose sums are there, for one part of the tile's second axis after the other."""
+    block, acc, along = product.block, product.acc, product.along
+    if parts == 1:
+        _store(block, found, acc)
+        return
+    for number in range(parts):
+        index, axes = dict(block.index), list(block.axes)
+        size = product.size // parts
+        part = block.axis(f"{along.name}_part", dims.symbol(f"{along.name}.first") + number * size, along.extent, size)
+        block.index |= parted(dims.symbol(part), tuple(along.index), block.problem.region.extents)
+        kept = tuple(part if axis == along.name else axis for axis in acc.type.axes)
+        _store(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))))
+        block.index, block.axes = index, axes
+
+
+def _store(block: Block, found: Contraction, acc: Ref) -> None:
     block.readers[found.reduce.name] = lambda _: acc
     for let in found.epilogue:
         value = block.let(let.name, block.lower(let.value))
@@ -348,13 +387,18 @@ def store_result(block: Block, found: Contraction, acc: Ref) -> None:
 
 @dataclass(frozen=True)
 class Product:
-    """An open kernel: its block, the accumulator and the grid; `row` and `column` are the names of the tile axes."""
+    """An open kernel: its block, the accumulator and the grid; `row` and `column` are the names of the tile axes.
+
+    `along` is what lies along the tile's second axis, which has `size` elements.
+    """
 
     block: Block
     acc: Ref
     grid: tuple[GridAxis, ...]
     row: str
     column: str
+    along: Merged
+    size: int
 
 
 def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Product:
@@ -370,4 +414,5 @@ def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Pr
     order = (columns.name, rows.name) if schedule["swap"] else (rows.name, columns.name)
     block.axes += order
     acc = block.let("acc", block.full(0.0 if found.reduce.dtype.is_float else 0, found.reduce.dtype, order))
-    return Product(block, acc, tuple(grid), rows.name, columns.name)
+    along = rows if schedule["swap"] else columns
+    return Product(block, acc, tuple(grid), rows.name, columns.name, along, schedule["n"])

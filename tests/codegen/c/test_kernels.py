@@ -332,12 +332,13 @@ PROGRAMS: dict[str, tuple[str, dict[str, Array], dict[str, int]]] = {
         {"x": normal(45, 21), "w": normal(21, 150)},
         {"N": 45},
     ),
-    "split, merge and join of axes": (
+    "split, merge, slice and join of axes": (
         """
         program @p symbols { N } {
-          launch @p(%x: f32[i N, j 24], %a: out f32[i N, b 6, c 4], %d: out f32[i N, e 48], %f: out f32[i N, j 24]) {
+          launch @p(%x: f32[i N, j 24], %a: out f32[i N, b 6, c 4], %d: out f32[i N, e 48], %f: out f32[i N, j 24], %g: out f32[i N, q 8]) {
             grid (i: 0..N step 2) {
               axis j in 0..24 extent 24
+              axis q in 0..8 extent 8
               axis b in 0..6 extent 6
               axis c in 0..4 extent 4
               axis two in 0..2 extent 2
@@ -345,6 +346,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Array], dict[str, int]]] = {
               %value = load %x[i, j] : f32[i, j]
               %s = split j -> (b, c) (%value) : f32[i, b, c]
               store %a[i, b, c] = %s
+              store %g[i, q] = neg(slice 2 of j -> q (%value) : f32[i, q]) : f32[i, q]
               %pair = join two (%value, neg(%value) : f32[i, j]) : f32[i, j, two]
               store %d[i, e] = merge (j, two) -> e (%pair) : f32[i, e]
               store %f[i, j] = merge (b, c) -> j (neg(%s) : f32[i, b, c]) : f32[i, j]

@@ -251,6 +251,13 @@ def test_axes_are_split_merged_and_joined() -> None:
     assert np.array_equal(one(body, "f32[k 4, u 2]", x=x[:4]), np.stack([x[:4], -x[:4]], axis=1))
 
 
+def test_a_slice_is_one_of_equal_parts() -> None:
+    x = np.arange(8, dtype=np.float32)
+    for part in range(4):
+        body = f"store %y[u] = slice {part} of j -> u (load %x[j] : f32[j]) : f32[u]"
+        assert np.array_equal(one(body, "f32[u 2]", x=x), x[2 * part :][:2])
+
+
 def test_packed_fields_come_low_first_and_signed_if_asked() -> None:
     x = np.array([0x21, 0x43, 0xF5, 0x87], np.uint8)
     text = "store %y[j] = unpack(load %x[k] : u8[k], k -> j, 4 low first) : {}[j]"

@@ -32,6 +32,7 @@ program @all.words symbols { B, N } {
       %half = split k -> (h, u) (%x1) : f32[i, h, u]
       %whole = merge (h, u) -> k (%half) : f32[i, k]
       %pairs = rename (h, u) -> (u, h) (%half) : f32[i, u, h]
+      %low = slice 1 of k -> h (%x1) : f32[i, h]
       %joined = join u (reduce max u (%half) : f32[i, h], full(nan) : f32[i, h]) : f32[i, h, u]
       %sums = scan sum k reverse (%x1) : f32[i, k]
       %run = scan max k (%sums) : f32[i, k]

@@ -15,9 +15,10 @@ from ourcc.ir import dims
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import GpuTarget, gpu_target
-from ourcc.ir.tile.program import TileProgram
+from ourcc.ir.tile.interpret import run as run_tiles
+from ourcc.ir.tile.program import Let, Slice, TileProgram, statements
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor
+from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor, parts_of
 from ourcc.passes.tile.schedule import Match, Problem, Schedule, matches
 
 SIZES = {"B": 2, "S": 37, "U": 70}
@@ -125,15 +126,21 @@ PRODUCTS = {
 }
 
 
+def drawn(problem: Problem, sizes: dict[str, int], random: np.random.Generator) -> dict[str, Any]:
+    """Small integers for each input."""
+    arrays: dict[str, Any] = {}
+    for operand in problem.region.inputs:
+        numbers = random.integers(-8, 9, [dims.evaluate(size, sizes) for size in operand.type.shape])
+        arrays[operand.name] = numbers.astype(operand.type.dtype.numpy)
+    return arrays
+
+
 @pytest.mark.parametrize("programs", [1, 3, 1000])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_programs_that_take_tiles_in_turn_are_right(name: str, programs: int) -> None:
     problem, sizes, random = PRODUCTS[name], {"B": 150}, np.random.default_rng(0)
     found = persistent(problem, gpu_target("sm_100a"))
-    arrays: dict[str, Any] = {}
-    for operand in problem.region.inputs:
-        drawn = random.integers(-8, 9, [dims.evaluate(size, sizes) for size in operand.type.shape])
-        arrays[operand.name] = drawn.astype(operand.type.dtype.numpy)
+    arrays = drawn(problem, sizes, random)
     expected = run_region(problem.region, arrays, sizes)["y"]
     for program in (found[0], found[len(found) // 2], found[-1]):
         (kernel,) = print_program(program, problem.symbols, None, programs)
@@ -149,6 +156,36 @@ def test_programs_that_take_tiles_in_turn_are_compiled(name: str, target: str) -
     (kernel,) = compile_kernels(print_program(persistent(problem, machine)[0], problem.symbols, None, 132), machine)
     used = kernel.resources
     assert used.instructions["tma"] and used.instructions[machine.matrix_instruction] and not used.spilled
+
+
+WIDE = {
+    "rows": product_of("bf16", 200, 264, 128),
+    "bytes": product_of("f8e4m3", 130, 520, 256, after="add(mul(%t, %z[j]), %z[j])"),
+    "symbolic": product_of("f16", "B", 264, 128, after=BIASED),
+    "batch": product_of("f16", 140, 256, 64, batch=2),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_tiles_of_more_than_threads_hold_are_stored_in_parts(name: str) -> None:
+    """Right in both interpreters at sizes that leave parts empty and half full; compiled without a spill."""
+    problem, machine, random = WIDE[name], gpu_target("sm_100a"), np.random.default_rng(0)
+    match = Tensor().match(problem, machine)
+    assert isinstance(match, Match)
+    found = [each for each in match.strategy.space(match, machine) if parts_of(each) > 1]
+    assert {parts_of(each) for each in found} == {4} and all(each["warps"] == 4 for each in found)
+    for sizes in ({"B": 1}, {"B": 150}):
+        arrays = drawn(problem, sizes, random)
+        expected = run_region(problem.region, arrays, sizes)["y"]
+        for schedule in (found[0], found[-1]):
+            program = match.strategy.tile(match, schedule, machine)
+            assert sum(isinstance(s, Let) and isinstance(s.value, Slice) for s in statements(program.launches[0].body)) == 4
+            given = {**arrays, "y": np.full_like(expected, np.nan)}
+            np.testing.assert_array_equal(run_tiles(program, given, sizes)["y"], expected)
+            (kernel,) = print_program(program, problem.symbols, None, 3)
+            np.testing.assert_array_equal(interpret(kernel, given, sizes)["y"], expected)
+    (built,) = compile_kernels(print_program(match.strategy.tile(match, found[0], machine), problem.symbols, None, 148), machine)
+    assert not built.resources.spilled and built.resources.instructions[machine.matrix_instruction]
 
 
 def test_what_no_descriptor_serves_is_not_taken_in_turn(cases: dict[str, Any]) -> None:
