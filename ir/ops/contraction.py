@@ -1,4 +1,4 @@
-"""Contractions: matmul and attention; sums of products are accumulated in f32 for narrow floats, i32 for 8 bit integers."""
+"""Contractions: matmul, grouped_matmul and attention; products are summed in f32 for narrow floats, in i32 for 8-bit integers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..summation import product
 from ..types import DType, TensorType, bf16, boolean, f16, f32, i8, i32, i64, u8
 from .sampling import draw, refused
@@ -17,7 +18,7 @@ from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
-MULTIPLYING = ("matmul", "conv", "conv_transpose", "attention")
+MULTIPLYING = ("matmul", "grouped_matmul", "conv", "conv_transpose", "attention")
 """Ops that are sums of products; attention's first factors are queries and keys."""
 
 
@@ -106,6 +107,85 @@ def _() -> Iterator[Sample]:
     yield refused((draw(3, 5), draw(5, 4, dtype=f16)), "operand dtypes differ: got f32 and f16")
     yield refused((draw(3, 5, dtype=boolean), draw(5, 4, dtype=boolean)), "got bool[3, 5], expected numbers")
     yield refused((draw(2, 3, 5), draw(3, 5, 4)), "sizes 2 and 3 do not broadcast")
+
+
+# --- grouped_matmul ---------------------------------------------------------------------------------------------------
+
+
+@structured(torch="aten._grouped_mm")
+def grouped_matmul(a: Tensor, b: Tensor, ends: Tensor, /) -> Tensor:
+    """Rows of a [T, K] in groups that lie one after the other, those of group e multiplied by b[e] of b [E, K, N], as experts are.
+
+    Row t belongs to the first group e with t < ends[e]; `ends` do not fall. Groups may be empty; rows at or behind the last end belong
+    to none and are 0.
+    """
+    a, b = widened(a), widened(b)
+    rows = np.arange(len(a))
+    groups = (rows[:, None] >= ends[:-1]).sum(axis=1)
+    result = np.zeros((len(a), b.shape[2]), a.dtype)
+    for group, factor in enumerate(b):
+        own = (groups == group) & (rows < ends[-1])
+        result[own] = product(a[own], factor)
+    return result
+
+
+@grouped_matmul.infers
+def _(a: TensorType, b: TensorType, ends: TensorType) -> TensorType:
+    if a.rank != 2 or b.rank != 3 or ends.rank != 1:
+        raise VerifyError(f"grouped_matmul: got {a}, {b} and ends {ends}, expected ranks 2, 3 and 1")
+    if ends.dtype != i32:
+        raise VerifyError(f"grouped_matmul: got ends {ends}, expected i32")
+    if same_dtype("grouped_matmul", a, b).kind in ("bool", "string", "complex"):
+        raise VerifyError(f"grouped_matmul: got {a}, expected real numbers")
+    if dims.equal(a.shape[1], b.shape[1]) is not True:
+        raise VerifyError(f"grouped_matmul: inner sizes {a.shape[1]} and {b.shape[1]} differ in {a} and {b}")
+    groups = ends.shape[0]
+    if not isinstance(groups, int) or groups < 1:
+        raise VerifyError(f"grouped_matmul: got {groups} groups, expected a known number of at least 1")
+    if b.shape[0] != groups:
+        raise VerifyError(f"grouped_matmul: {b} has {b.shape[0]} groups, ends {ends} have {groups}")
+    return TensorType(product_dtype("grouped_matmul", a.dtype, wide=False), (a.shape[0], b.shape[2]))
+
+
+@grouped_matmul.region
+def _(r: RegionBuilder, a: TensorType, b: TensorType, ends: TensorType) -> None:
+    t, j, k = r.axis(a.shape[0], "t"), r.axis(b.shape[2], "j"), r.axis(a.shape[1], "k")
+    last = dims.number(ends.shape[0]) - 1
+    group: Dim | Traced = 0
+    if last:
+        # The ends that a row lies behind, the last one aside: every row has a group that exists, and that does not fall along them.
+        e = r.axis(last, "e")
+        group = r.reduce("sum", [e], scalar.cast(scalar.le(r.load(2, (e,)), r.index(t, i32)), i32), [t])
+    left, right = (scalar.cast(x, accumulator(a.dtype)) for x in (r.load(0, (t, k)), r.load(1, (group, k, j))))
+    total = r.reduce("sum", [k], scalar.mul(left, right), [t, j])
+    r.store(0, (t, j), scalar.where(scalar.lt(r.index(t, i32), r.load(2, (last,))), total, r.constant(0, total.dtype)))
+
+
+def _in_groups(rows: int, ends: tuple[int, ...], dtype: DType = f32, columns: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    depth = 34 if dtype.bits < 32 else 5
+    sides = draw(rows, depth, dtype=dtype), draw(len(ends), depth, columns, dtype=dtype, seed=1)
+    return *sides, np.array(ends, np.int32)
+
+
+@grouped_matmul.samples
+def _() -> Iterator[Sample]:
+    yield Sample(_in_groups(9, (2, 2, 7, 9)))
+    yield Sample(_in_groups(9, (0, 3, 3, 6), columns=21))
+    yield Sample(_in_groups(40, (0, 17, 40, 40), bf16, 24))
+    yield Sample(_in_groups(40, (40, 40, 40), f16, 16))
+    yield Sample(_in_groups(6, (5,)))
+    yield Sample(_in_groups(0, (0, 0)))
+    yield Sample(_in_groups(1, (0, 1, 1)))
+    yield Sample(_in_groups(7, (0, 0, 0), columns=3))
+    yield Sample((draw(7, 36, dtype=i8, low=-128, high=127), draw(2, 36, 20, dtype=i8, low=-128, high=127), np.array([3, 6], np.int32)))
+    yield Sample((draw(4, 5, dtype=i64), draw(2, 5, 4, dtype=i64), np.array([3, 4], np.int32)))
+    a, b, ends = _in_groups(9, (2, 9))
+    yield refused((a, b[0], ends), "got f32[9, 5], f32[5, 4] and ends i32[2], expected ranks 2, 3 and 1")
+    yield refused((a, b, ends.astype(np.int64)), "got ends i64[2], expected i32")
+    yield refused((a, b, ends[:1]), "f32[2, 5, 4] has 2 groups, ends i32[1] have 1")
+    yield refused((a, b[:0], ends[:0]), "got 0 groups, expected a known number of at least 1")
+    yield refused((a[:, :4], b, ends), "inner sizes 4 and 5 differ")
+    yield refused((a, b.astype(np.float16), ends), "operand dtypes differ: got f32 and f16")
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ number of rows that are multiplied by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import dims
@@ -104,7 +104,7 @@ def _varying(part: Scalar, found: Mapping[int, frozenset[str]], named: Mapping[s
     if isinstance(part, Apply):
         return frozenset().union(*(found[id(arg)] for arg in part.args))
     if isinstance(part, Load):
-        return frozenset(_names(part))
+        return frozenset(_names(part, named))
     if isinstance(part, Index):
         return frozenset(dims.symbols(part.value))
     return named[part.name] if isinstance(part, Ref) else frozenset()
@@ -137,20 +137,24 @@ def _places(subscript: Dim, extents: Mapping[str, Dim]) -> Dim | None:
 
 def _accesses(region: Region, operand: Operand) -> Iterator[tuple[set[str], tuple[Dim, ...]]]:
     """The axes and the subscripts of each access of an operand."""
+    named = {statement.name: statement.axes for statement in region.body if not isinstance(statement, Store)}
     for statement in region.body:
         if isinstance(statement, Store) and statement.output == operand.name:
             yield set(statement.axes), statement.subscripts
         for part in walk(statement.value):
             if isinstance(part, Load) and part.operand == operand.name:
-                yield _names(part), part.subscripts
+                yield _names(part, named), part.subscripts
 
 
-def _names(load: Load) -> set[str]:
+def _names(load: Load, named: Mapping[str, Iterable[str]]) -> set[str]:
+    """The axes that a load varies over, those of what it gathers by included."""
     names = {name for subscript in load.subscripts for name in dims.symbols(subscript)}
     for _, gather in load.gathers:
         for part in walk(gather):
             if isinstance(part, Load):
                 names |= {name for subscript in part.subscripts for name in dims.symbols(subscript)}
+            elif isinstance(part, Ref):
+                names |= set(named[part.name])
     return names
 
 

@@ -165,14 +165,14 @@ class Block:
         self.body.append(For(unique, kind, low, high, step, tuple(inner), parent, tail, tuple(ref.name for ref in carries), hints))
 
     @contextmanager
-    def condition(self, value: Value, seldom: bool = False) -> Iterator[None]:
-        """Statements added inside run only where the scalar condition holds."""
+    def condition(self, value: Value, seldom: bool = False, carries: Sequence[Ref] = ()) -> Iterator[None]:
+        """Statements added inside run only where the scalar condition holds; elsewhere `carries` stay what they are."""
         outer, self.body, bound = self.body, [], dict(self.bound)
         try:
             yield
         finally:
             inner, self.body, self.bound = self.body, outer, bound
-        self.body.append(If(value, tuple(inner), seldom=seldom))
+        self.body.append(If(value, tuple(inner), carries=tuple(ref.name for ref in carries), seldom=seldom))
 
     @contextmanager
     def either(self, value: Value, carries: Sequence[Ref]) -> Iterator[Callable[[], None]]:

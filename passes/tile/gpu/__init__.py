@@ -8,6 +8,7 @@ from ..schedule import Strategy
 from .attention import GpuAttention
 from .blocked import Blocked
 from .elementwise import Elementwise
+from .grouped import Grouped
 from .reasons import why_no_matrix_instruction
 from .rows import Rows
 from .scaled import BlockScaled
@@ -20,7 +21,7 @@ from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
-    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), SplitK(), Tensor(), Vector()),
+    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), SplitK(), Tensor(), Grouped(), Vector()),
     *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 

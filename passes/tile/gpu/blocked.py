@@ -18,7 +18,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, why_not_instruction
 from .parts import fastest
 from .split_k import seconds_beforehand
-from .tensor import Tensor, open_product, parts_of, seconds, store_result, tiles, why_too_small
+from .tensor import Tensor, open_product, seconds, store_tile, tiles, why_too_small
 
 SIZES = (32, 64, 128)
 """Elements of a block: the least that an instruction of 8-bit factors takes, and the most that a step holds."""
@@ -138,7 +138,7 @@ def _launch(problem: Problem, schedule: Schedule, posed: BlockProduct) -> Launch
             block.rebind(acc, block.apply("fma", *value.args, acc))
         else:
             block.add_to(acc, lost, block.spread(value, acc.type.axes))
-    store_result(product, found, parts_of(schedule))
+    store_tile(product, found, schedule)
     sums = [each for each in (found.alone, found.block, found.reduce) if each is not None]
     params = used_parameters(problem, (*found.prologue, *sums, *found.epilogue, found.store))
     hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))

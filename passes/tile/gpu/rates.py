@@ -8,6 +8,7 @@ from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
 from .blocked import block_product
+from .grouped import grouped_product
 from .matrix import Operands, operands_of, products_on
 from .scaled import block_scaled, operands_of_blocks
 
@@ -30,6 +31,9 @@ def _operands(problem: Problem, schedule: Schedule, target: GpuTarget) -> tuple[
     if schedule.strategy == "blocked":
         blocks = block_product(problem)
         return () if isinstance(blocks, str) else (blocks.matched.operands,)
+    if schedule.strategy == "grouped":
+        groups = grouped_product(problem)
+        return () if isinstance(groups, str) else (groups.matched.operands,)
     if schedule.strategy == "scaled":
         scaled = block_scaled(problem, target)
         return () if isinstance(scaled, str) else (operands_of_blocks(scaled),)

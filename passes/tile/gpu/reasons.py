@@ -10,6 +10,7 @@ from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
 from .blocked import block_product
+from .grouped import grouped_product
 from .matrix import Operands, operands_of, why_not_instruction
 from .tensor import matrix_product
 
@@ -23,6 +24,9 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
     if schedule.strategy == "blocked":
         blocks = block_product(problem)
         return blocks if isinstance(blocks, str) else why_not_instruction(blocks.matched.operands, schedule, target)
+    if schedule.strategy == "grouped":
+        groups = grouped_product(problem)
+        return groups if isinstance(groups, str) else why_not_instruction(groups.matched.operands, schedule, target)
     if schedule.strategy == "scaled":
         return None
     if schedule.strategy in ("attention", "split_attention"):

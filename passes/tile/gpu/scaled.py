@@ -20,7 +20,7 @@ from .matrix import WIDE, MatrixProduct, Operands, is_in_chunks, sizes_of
 from .parts import fastest
 from .shape import LAUNCH_SECONDS, power_of_two
 from .split_k import seconds_beforehand
-from .tensor import Tensor, open_product, parts_of, seconds, store_result
+from .tensor import Tensor, open_product, seconds, store_tile
 from .vector import Vector
 
 ROWS, COLUMNS = 128, (256, 128, 64, 32, 16)
@@ -146,7 +146,7 @@ def _launch(problem: Problem, schedule: Schedule, found: ScaledProduct) -> Launc
         left, right = (_factor(block, side, codes, k) for side in (found.left, found.right))
         scales = (block.lower(side.scale) for side in (found.left, found.right))
         block.rebind(acc, Dot(left, right, acc, acc.type, "exact", *scales))
-    store_result(product, contraction, parts_of(schedule))
+    store_tile(product, contraction, schedule)
     params = used_parameters(problem, (contraction.reduce, *contraction.epilogue, contraction.store))
     hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
     return Launch(f"{problem.region.name}.scaled", params, product.grid, tuple(block.body), hints=hints)

@@ -20,6 +20,7 @@ from .matrix import (
     FEWEST,
     MatrixProduct,
     Merged,
+    Sizes,
     instruction_order,
     is_in_chunks,
     k_steps,
@@ -187,8 +188,8 @@ def matrix_product(problem: Problem) -> MatrixProduct | str:
     return MatrixProduct(found, operands) if why is None else why
 
 
-def why_too_small(problem: Problem, found: Contraction) -> str | None:
-    """Why a contraction fills no tile of the matrix instruction; None where it does."""
+def why_too_small(problem: Problem, found: Contraction, any_rows: bool = False) -> str | None:
+    """Why a contraction fills no tile of the matrix instruction; None where it does. It may have `any_rows`, if few are so as well."""
     extents = problem.region.extents
     if any(extent == 0 for extent in extents.values()):
         return "an axis has no elements"
@@ -197,14 +198,16 @@ def why_too_small(problem: Problem, found: Contraction) -> str | None:
         if not axes:
             return f"there are no {what} of their own (a matrix-vector product)"
         bound = upper_bound(dims.product(extents[a] for a in axes), problem.symbols)
-        if bound is not None and bound < FEWEST:
+        if bound is not None and bound < FEWEST and not (any_rows and axes == found.rows):
             return f"there are {bound} {what}, a tile of the matrix instruction has at least {FEWEST}"
     return None
 
 
-def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """(m, n, k, warps, stages, swap) that fit the problem and the shared memory."""
-    operands, sizes = matched.operands, sizes_of(problem, matched.product)
+def tiles(
+    problem: Problem, matched: MatrixProduct, target: GpuTarget, sizes: Sizes | None = None
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(m, n, k, warps, stages, swap) that fit the problem, whose sizes may be others than its axes have, and the shared memory."""
+    operands, sizes = matched.operands, sizes or sizes_of(problem, matched.product)
     few = sizes.most_rows is not None and sizes.most_rows < full_rows(target)
     depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
     # Rows that start anywhere are read in short pieces, which nothing copies ahead: more of them would fill the registers. Programs
@@ -268,13 +271,19 @@ def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, i
 
 
 def seconds(
-    match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int, after: float = 0.0, chain: float = 0.0
+    match: Match[MatrixProduct],
+    schedule: Schedule,
+    target: GpuTarget,
+    splits: int,
+    after: float = 0.0,
+    chain: float = 0.0,
+    sizes: Sizes | None = None,
 ) -> float:
     """The steps of all programs of one processor: products, copies from the cache and what is waited for of them, beside all bytes
-    from memory. `after` are seconds of a step in which a processor computes with what it multiplied, `chain` what a step takes at least.
-    Constants were measured on H100 (benchmarks/kernels/schedules.py).
+    from memory. `after` are seconds of a step in which a processor computes with what it multiplied, `chain` what a step takes at least;
+    `sizes` are others than the axes of the problem have. Constants were measured on H100 (benchmarks/kernels/schedules.py).
     """
-    operands, sizes = match.found.operands, sizes_of(match.problem, match.found.product)
+    operands, sizes = match.found.operands, sizes or sizes_of(match.problem, match.found.product)
     m, n, k = schedule["m"], schedule["n"], schedule["k"]
     long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
     programs = sizes.batch * -(-long // m) * -(-short // n) * splits
@@ -347,7 +356,7 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
     block.hints = ("descriptor",) if persists else ()
     multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))
     block.hints = ()
-    store_result(product, found, parts_of(schedule))
+    store_tile(product, found, schedule)
     params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
     handout = "persistent" if persists else "static"
     hints = (("order", "grouped(8)"), ("handout", handout), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
@@ -360,11 +369,11 @@ def parts_of(schedule: Schedule) -> int:
     return 1 if each <= HELD else each // AT_A_TIME
 
 
-def store_result(product: Product, found: Contraction, parts: int = 1) -> None:
+def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None:
     """What follows a contraction whose sums are there, for one part of the tile's second axis after the other."""
-    block, acc, along = product.block, product.acc, product.along
+    block, acc, along, parts = product.block, product.acc, product.along, parts_of(schedule)
     if parts == 1:
-        _store(block, found, acc)
+        store_result(block, found, acc)
         return
     for number in range(parts):
         index, axes = dict(block.index), list(block.axes)
@@ -372,11 +381,12 @@ def store_result(product: Product, found: Contraction, parts: int = 1) -> None:
         part = block.axis(f"{along.name}_part", dims.symbol(f"{along.name}.first") + number * size, along.extent, size)
         block.index |= parted(dims.symbol(part), tuple(along.index), block.problem.region.extents)
         kept = tuple(part if axis == along.name else axis for axis in acc.type.axes)
-        _store(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))))
+        store_result(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))))
         block.index, block.axes = index, axes
 
 
-def _store(block: Block, found: Contraction, acc: Ref) -> None:
+def store_result(block: Block, found: Contraction, acc: Ref) -> None:
+    """What follows a contraction, for a tile whose sums are there."""
     block.readers[found.reduce.name] = lambda _: acc
     for let in found.epilogue:
         value = block.let(let.name, block.lower(let.value))

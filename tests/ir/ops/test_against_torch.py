@@ -76,6 +76,13 @@ def test_attention(causal, dtype):
     agrees("attention", operands, eager, scale=0.3, causal=causal)
 
 
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+@pytest.mark.parametrize("ends", [(3, 3, 9), (0, 0, 9), (9, 9, 9)])
+def test_rows_in_groups(ends, dtype):
+    operands = draw(9, 16, dtype=dtype), draw(3, 16, 24, dtype=dtype, seed=1), np.array(ends, np.int32)
+    agrees("grouped_matmul", operands, lambda a, b, ends: functional.grouped_mm(a, b, offs=ends))
+
+
 def test_attention_with_masks():
     q, k, v = draw(2, 4, 9, 16), draw(2, 4, 7, 16, seed=1), draw(2, 4, 7, 16, seed=2)
     for mask in (draw(2, 1, 1, 7, dtype=boolean, seed=5) | (np.arange(7) == 0), draw(9, 7)):

@@ -54,6 +54,22 @@ def _linear(n: Node, x: Value, weight: Value, bias: Value | None = None) -> Valu
     return result if bias is None else n.b.add(result, bias)
 
 
+@aten("_grouped_mm")
+def _grouped_mm(n: Node, a: Value, b: Value, offs: Value | None = None, bias: Value | None = None, out_dtype: Any = None) -> Value:
+    """Groups end at `offs`: of the rows of a matrix, of the columns of the second one, or a batch of products; rows of no group are 0."""
+    if bias is not None:
+        raise n.fail("a bias has no form here, expected none")
+    ranks = a.type.rank, b.type.rank
+    if ranks == (3, 3) and offs is None:
+        return product(n, a, b)
+    if offs is not None and ranks == (2, 3):
+        return n.cast(n.b.grouped_matmul(a, b, offs), n.dtype)
+    if offs is not None and ranks == (3, 2):
+        rows: Value = n.b.grouped_matmul(n.permute(b, (1, 0)), n.permute(a, (0, 2, 1)), offs)
+        return n.cast(n.permute(rows, (1, 0)), n.dtype)
+    raise n.fail(f"got {a.type} and {b.type}, expected groups of rows (2-D by 3-D), of columns (3-D by 2-D) or a batch (3-D by 3-D)")
+
+
 @aten("mv")
 def _mv(n: Node, a: Value, b: Value) -> Value:
     return n.reshape(product(n, a, n.reshape(b, (*b.shape, 1))), n.shape)
