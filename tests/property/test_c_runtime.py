@@ -18,7 +18,7 @@ from library import CError, Library, compile_c, same_bits, write_sources
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.ir.plan import Call, Host
+from ourcc.ir.plan import is_native
 from ourcc.runtime import Engine
 
 SHARE = 4
@@ -37,7 +37,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 def runs_in_c(engine: Engine) -> bool:
     """Whether no step of any function needs Python, and nothing is a text."""
     plans = engine.contents.best.plans.values()
-    needs = any(isinstance(step, Host | Call) for plan in plans for step in plan.steps)
+    needs = any(not is_native(step) for plan in plans for step in plan.steps)
     return not needs and not any(buffer.type.dtype.name == "string" for plan in plans for buffer in plan.buffers)
 
 

@@ -57,7 +57,7 @@ class Packed(Priced):
         found = _read(problem, target)
         if isinstance(found, str):
             return Refusal(found)
-        why = _why_not(replace(problem, region=found.region), found.product)
+        why = why_no_blocks(replace(problem, region=found.region), found.product)
         return Match(self, problem, found) if why is None else Refusal(why)
 
     def space(self, match: Match[Blocked], target: CpuLevel) -> Iterator[Schedule]:
@@ -144,7 +144,7 @@ def _problem(match: Match[Blocked]) -> Problem:
     return replace(match.problem, region=match.found.region)
 
 
-def _why_not(problem: Problem, found: Contraction) -> str | None:
+def why_no_blocks(problem: Problem, found: Contraction) -> str | None:
     """Why register blocks do not compute a contraction; None if they do."""
     if not in_fours(problem.region, found, problem.symbols) and (not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32):
         return f"it accumulates in {found.reduce.dtype}, register blocks are for f32 and for integers of 8 bits in fours"

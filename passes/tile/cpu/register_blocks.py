@@ -115,7 +115,25 @@ class RegisterBlocks:
         return over, self._step(), self._is_compensated(), self.group, *(self._begins_part(over[n:]) for n in range(len(over) - 1))
 
     def launch(self) -> Launch:
-        block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
+        block = self._fresh()
+        grid = self._grid(block)
+        alone = None if self.found.alone is None else self._alone(block, self.found.alone)
+        if alone is not None and self.found.alone is not None:
+            block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
+        self._prepare(block)
+        if self.row is None:
+            with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
+                block.index[self.column] = dims.symbol(columns)
+                self._block(block, columns, self._panel(block, columns))
+        else:
+            self._rows(block, self.row)
+        return Launch(f"{self.region.name}.{self.schedule.strategy}", self._parameters(), tuple(grid), tuple(block.body))
+
+    def _fresh(self) -> Block:
+        return Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
+
+    def _grid(self, block: Block) -> list[GridAxis]:
+        """The axes of the grid; those of its tiles are open then."""
         grid = [self._whole(block, name) for name in (*self.found.batch, *self.found.rows[:-1], *self.found.columns[:-1])]
         columns_of_tiles = GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"])
         if self.row is not None:
@@ -129,17 +147,7 @@ class RegisterBlocks:
         else:
             grid.append(columns_of_tiles)
         block.axes.append(self.column)
-        alone = None if self.found.alone is None else self._alone(block, self.found.alone)
-        if alone is not None and self.found.alone is not None:
-            block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
-        self._prepare(block)
-        if self.row is None:
-            with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
-                block.index[self.column] = dims.symbol(columns)
-                self._block(block, columns, self._panel(block, columns))
-        else:
-            self._rows(block, self.row)
-        return Launch(f"{self.region.name}.packed", self._parameters(), tuple(grid), tuple(block.body))
+        return grid
 
     def _prepare(self, block: Block) -> None:
         """What all columns of a grid tile share besides."""
@@ -189,7 +197,7 @@ class RegisterBlocks:
         """The loops over blocks of rows, one after the other, each with the columns of its blocks."""
         blocks = self._blocks(row)
         start: Dim = dims.symbol(f"{row}.first")
-        end = dims.minimum(start + self.schedule["m"], self.extents[row])
+        end = dims.minimum(start + self.schedule["m"], self._end(row))
         for heights, width in blocks:
             high = end
             if heights[-1] != 1:
@@ -202,11 +210,19 @@ class RegisterBlocks:
                 yield width, partial(block.loop, row, "tile", start, high, heights[0], tail=heights[1:])
             start = high
 
+    def _end(self, row: str) -> Dim:
+        """Where the rows end that the grid's tiles are of."""
+        return self.extents[row]
+
+    def _lengths(self, row: str) -> set[int]:
+        """How many rows tiles of the grid have; nothing where only calls know."""
+        return lengths_of(self.extents[row], self.schedule["m"])
+
     def _blocks(self, row: str) -> list[tuple[tuple[int, ...], int]]:
         """Register blocks: rows of each, in falling order, with their columns. The fewer rows, the more columns: one row of few columns
         would wait for its own sums.
         """
-        height, width, left = self.schedule["mr"], self.schedule["nr"], lengths_of(self.extents[row], self.schedule["m"])
+        height, width, left = self.schedule["mr"], self.schedule["nr"], self._lengths(row)
         if self.in_tiles:
             return [(ladder(height, left), width)]
         found: list[tuple[tuple[int, ...], int]] = [((height,), width)]

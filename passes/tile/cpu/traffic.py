@@ -32,7 +32,7 @@ from ....ir.tile.program import (
     Value,
     parts,
 )
-from .work import factors_of, opened, summed_axes, value_of
+from .work import factors_of, opened, range_of, summed_axes, value_of
 
 LINE = 64
 """Bytes of a line of memory."""
@@ -122,8 +122,8 @@ class _Reader:
             if isinstance(statement, For):
                 self._for(statement, env, lengths, node, loops)
             elif isinstance(statement, AxisDecl):
-                low = value_of(statement.low, env)
-                env, length = opened(env, statement.name, low), value_of(statement.high, env) - low
+                low, high = range_of(statement.low, statement.high, env)
+                env, length = opened(env, statement.name, low), high - low
                 lengths = lengths | {statement.name: max(0, min(statement.extent, length))}
             elif isinstance(statement, Local):
                 self.operands[statement.name] = statement
@@ -138,8 +138,8 @@ class _Reader:
         if loop.kind == "walk" and loop.parent is not None:
             low, length, walked = env[f"{loop.parent}.first"], lengths[loop.parent], {loop.parent}
         else:
-            low = value_of(loop.low, env)
-            length = value_of(loop.high, env) - low
+            low, high = range_of(loop.low, loop.high, env)
+            length = high - low
             # A loop that begins where a tile does moves with it.
             walked = {outer.name for outer in loops if f"{outer.name}.first" in dims.symbols(loop.low)}
         rungs = (loop.step, *loop.tail)

@@ -55,6 +55,8 @@ EXPAND = 6
 """Operations that find which of two kept numbers a place holds, if any."""
 NARROWEST = 32
 """Bits of an element in a register, however few it has in memory."""
+MOST = 1 << 40
+"""More elements than any axis has."""
 
 
 @dataclass
@@ -117,7 +119,7 @@ class Counted:
     def _loop(self, loop: Loop, env: dict[str, int], lengths: dict[str, int]) -> float:
         if loop.kind == "walk":
             return self._ladder(loop, env[f"{loop.parent}.first"], lengths[loop.parent], env, lengths)
-        low, high = value_of(loop.low, env), value_of(loop.high, env)
+        low, high = range_of(loop.low, loop.high, env)
         step, work = loop.rungs[0]
         if loop.kind == "sum":
             return 2 * self.rates.latency + max(0, high - low) / step * work.straight
@@ -151,6 +153,15 @@ def value_of(dim: Dim, env: Mapping[str, int]) -> int:
         return dim if isinstance(dim, int) else dims.evaluate(dim, env)
     except ZeroDivisionError:
         return 0
+
+
+def range_of(low: Dim, high: Dim, env: Mapping[str, int]) -> tuple[int, int]:
+    """The ends of a range as numbers. One that begins where a value of the program says begins at 0, one that ends where such a value
+    says is as long as what else is said of its end allows.
+    """
+    values = {name: MOST for name in dims.symbols(high) if name.startswith("%")}
+    values |= {name: 0 for name in dims.symbols(low) if name.startswith("%")}
+    return value_of(low, {**env, **values}), value_of(high, {**env, **values})
 
 
 def opened(env: Mapping[str, int], name: str, first: int) -> dict[str, int]:
@@ -212,7 +223,7 @@ class _Counter:
             if isinstance(statement, For):
                 work.loops.append(self._for(statement, env, extents))
             elif isinstance(statement, AxisDecl):
-                env = opened(env, statement.name, value_of(statement.low, env))
+                env = opened(env, statement.name, range_of(statement.low, statement.high, env)[0])
                 extents = {**extents, statement.name: statement.extent}
                 self.axes[statement.name], self.steps[statement.name] = statement, statement.extent
                 self.whole[statement.name] = True
@@ -237,10 +248,10 @@ class _Counter:
         return work
 
     def _for(self, loop: For, env: dict[str, int], extents: Mapping[str, float]) -> Loop:
-        low = env[f"{loop.parent}.first"] if loop.kind == "walk" else value_of(loop.low, env)
-        inner, late, rungs = opened(env, loop.name, low), dict.fromkeys(loop.carries, 0.0), []
-        start = self.divisors.get(f"{loop.parent}.first", 1) if loop.kind == "walk" else loop.low if isinstance(loop.low, int) else 1
-        self.divisors[f"{loop.name}.first"] = math.gcd(start, loop.step, *loop.tail[:-1])
+        start = env[f"{loop.parent}.first"] if loop.kind == "walk" else range_of(loop.low, loop.high, env)[0]
+        inner, late, rungs = opened(env, loop.name, start), dict.fromkeys(loop.carries, 0.0), []
+        divisor = self.divisors.get(f"{loop.parent}.first", 1) if loop.kind == "walk" else loop.low if isinstance(loop.low, int) else 1
+        self.divisors[f"{loop.name}.first"] = math.gcd(divisor, loop.step, *loop.tail[:-1])
         parent = loop.parent or ""
         for step in (loop.step, *loop.tail):
             if loop.kind == "walk":
@@ -251,7 +262,13 @@ class _Counter:
             self.steps[loop.name] = step
             own = extents if loop.kind == "scalar" else {**extents, loop.name: step}
             rungs.append((step, self.block(loop.body, inner, own, late)))
-        return Loop(loop.name, loop.kind, loop.low, loop.high, parent, tuple(rungs))
+        kind, ends = loop.kind, (loop.low, loop.high)
+        if (walked := self.axes.get(parent)) is not None:
+            kind, ends = "tile", (walked.low, dims.minimum(walked.high, walked.low + walked.extent))
+        # An axis without a loop is no part of the tree.
+        firsts = {f"{axis.name}.first": axis.low for axis in self.axes.values()}
+        low, high = (dims.substitute(end, firsts) for end in ends)
+        return Loop(loop.name, kind, low, high, parent, tuple(rungs))
 
     def _wait(self, value: Value, late: Late, known: dict[int, float | None]) -> float | None:
         """How long after the step before a value is there; None if it does not depend on that."""
