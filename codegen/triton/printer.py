@@ -352,6 +352,7 @@ def _range(statement: For, texts: list[str], constant: bool) -> str:
     words = [f"num_stages={hints['stages']}"] if "stages" in hints else []
     words += [f"loop_unroll_factor={hints['unroll']}"] if hints.get("unroll", 1) > 1 else []
     words += ["warp_specialize=True"] if hints.get("specialise") else []
+    words += ["flatten=True"] if hints.get("flatten") else []
     return f"tl.range({', '.join([*bounds, *words])})"
 
 

@@ -279,7 +279,7 @@ class For:
     kind `walk`: `name` walks the tile axis `parent` by `step`, clipped to it (low and high are ignored).
 
     `tail` is a ladder of smaller steps for the remainder, () masks it. `carries` are the values that the body
-    rebinds. `hints`: ("stages", 3), ("unroll", 1), ("specialise", 1) ...
+    rebinds. `hints`: ("stages", 3), ("unroll", 1), ("specialise", 1), ("flatten", 1): one loop with those inside it.
     """
 
     name: str

@@ -16,12 +16,13 @@ from .split_attention import SplitAttention
 from .split_k import SplitK
 from .split_rows import SplitRows
 from .steps import Steps
+from .stream_k import StreamK
 from .taps import Taps
 from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
-    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), SplitK(), Tensor(), Grouped(), Vector()),
+    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), StreamK(), SplitK(), Tensor(), Grouped(), Vector()),
     *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 

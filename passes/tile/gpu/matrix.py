@@ -181,17 +181,21 @@ def is_in_chunks(problem: Problem, found: Contraction, terms: Dim) -> bool:
 def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
     """acc += left * right over the contracted axes, merged, from `low` to `high`; a long sum in chunks, added compensated."""
     if not is_in_chunks(block.problem, found, high - low):
-        _multiply(block, acc, found, operands, step, low, high)
+        multiply_steps(block, acc, found, operands, step, low, high)
         return
     lost = block.lost(acc)
     with block.loop("chunk", "scalar", 0, dims.ceil_div(high - low, CHUNK), 1, carries=(acc, lost)) as chunk:
         part = block.let("part_sum", block.full(0.0, acc.type.dtype, acc.type.axes))
         first = low + dims.symbol(chunk) * CHUNK
-        _multiply(block, part, found, operands, step, first, dims.minimum(first + CHUNK, high))
+        multiply_steps(block, part, found, operands, step, first, dims.minimum(first + CHUNK, high))
         block.add_to(acc, lost, part)
 
 
-def _multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
+def multiply_steps(
+    block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim, terms: Dim | None = None
+) -> None:
+    """The same of a sum that is short enough: by steps from `low` to `high`, or of those of a sum of `terms` the steps that lie there."""
+    size, end = (high - low, high) if terms is None else (terms, terms)
     over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
     with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:
         last = extents[over[-1]]
@@ -207,12 +211,12 @@ def _multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, st
             starts_whole = len(over) == 1 and bool(dims.divides(step, low, symbols))
         for let in found.prologue:
             block.later(let)
-        covered = is_covered(high - low, step, symbols)
+        covered = is_covered(size, step, symbols)
         factors = [found.left, found.right]
         if starts_whole:
             factors = [with_expansion(block, block.problem.region, factor, over[-1], k, base, step) for factor in factors]
         place = (over[-1], base) if starts_whole and covered and len(over) == 1 else None
-        left, right = (_factor(block, factor, operands.dtype, k, high, covered, place, step) for factor in factors)
+        left, right = (_factor(block, factor, operands.dtype, k, end, covered, place, step) for factor in factors)
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 

@@ -25,7 +25,7 @@ def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> 
 
 def _operands(problem: Problem, schedule: Schedule, target: GpuTarget) -> tuple[Operands | str, ...]:
     """The forms of the factors of a schedule for matrix instructions; none for others."""
-    if schedule.strategy in ("tensor", "split_k"):
+    if schedule.strategy in ("tensor", "split_k", "stream_k"):
         found = read_contraction(problem.region)
         return () if isinstance(found, str) else (operands_of(found),)
     if schedule.strategy == "blocked":

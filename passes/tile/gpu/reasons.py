@@ -17,7 +17,7 @@ from .tensor import matrix_product
 
 def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuTarget) -> str | None:
     """The reason; None where the instruction is used or the region holds no product of two tensors."""
-    if schedule.strategy in ("tensor", "split_k"):
+    if schedule.strategy in ("tensor", "split_k", "stream_k"):
         found = read_contraction(problem.region)
         operands = found if isinstance(found, str) else operands_of(found)
         return operands if isinstance(operands, str) else why_not_instruction(operands, schedule, target)

@@ -128,7 +128,7 @@ class Tensor:
             for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
                 item = (m, n, k, warps, stages, swap)
                 yield _schedule(item, decoded)
-                if may_persist(each, m * n, _shared_bytes(each.found, item), target):
+                if may_persist(each, m * n, shared_bytes(each.found, item), target):
                     yield from (_schedule((m, n, k, some, stages, swap), decoded, PERSISTENT) for some in _warps(warps, target))
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
@@ -225,7 +225,7 @@ def tiles(
             continue
         for count in stages:
             item = (m, n, k, warps, count, swap)
-            if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
+            if item not in seen and shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
 
@@ -258,7 +258,7 @@ def block_size(problem: Problem, found: Contraction) -> int:
     return problem.typical(dims.product(problem.region.axis(axis).extent for axis in found.streamed))
 
 
-def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
+def shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
     """Shared memory of a schedule: what is loaded for each stage, and what is computed from it for each step."""
     m, n, k, _, stages, swap = item
     bits = 0
@@ -270,6 +270,19 @@ def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, i
     return bits * k // 8
 
 
+@dataclass(frozen=True)
+class Share:
+    """What the busiest processor has of a product: `steps` of all its programs, of which `resident` are there at a time; `chain` steps and
+    `rounds` tiles one after the other. So many processors are `busy`.
+    """
+
+    steps: float
+    resident: int
+    chain: float
+    rounds: float
+    busy: int
+
+
 def seconds(
     match: Match[MatrixProduct],
     schedule: Schedule,
@@ -279,20 +292,28 @@ def seconds(
     chain: float = 0.0,
     sizes: Sizes | None = None,
 ) -> float:
-    """The steps of all programs of one processor: products, copies from the cache and what is waited for of them, beside all bytes
-    from memory. `after` are seconds of a step in which a processor computes with what it multiplied, `chain` what a step takes at least;
-    `sizes` are others than the axes of the problem have. Constants were measured on H100 (benchmarks/kernels/schedules.py).
-    """
-    operands, sizes = match.found.operands, sizes or sizes_of(match.problem, match.found.product)
-    m, n, k = schedule["m"], schedule["n"], schedule["k"]
-    long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
-    programs = sizes.batch * -(-long // m) * -(-short // n) * splits
-    steps = -(-sizes.depth // (splits * k))
+    """The time of programs of one tile each, or of one of `splits` equal parts of its sum; `sizes` are others than the axes have."""
+    sizes = sizes or sizes_of(match.problem, match.found.product)
+    programs = count_tiles(sizes, schedule) * splits
+    steps = -(-sizes.depth // (splits * schedule["k"]))
     each = -(-programs // target.processors)
+    resident = min(residents(match, schedule, target), each)
+    rounds = -(-each // resident)
+    share = Share(each * steps, resident, rounds * steps, rounds, min(programs, target.processors))
+    return seconds_of(match, schedule, target, share, after, chain)
+
+
+def seconds_of(
+    match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, share: Share, after: float = 0.0, chain: float = 0.0
+) -> float:
+    """The steps of all programs of one processor: products, copies from the cache and what is waited for of them, beside all bytes
+    from memory. `after` are seconds of a step in which a processor computes with what it multiplied, `chain` what a step takes at least.
+    Constants were measured on H100 (benchmarks/kernels/schedules.py).
+    """
+    operands, resident = match.found.operands, share.resident
+    m, n, k = schedule["m"], schedule["n"], schedule["k"]
     stays = PERSISTENT in schedule.parameters
     is_issued = bool(target.tensor_memory) and stays
-    resident = 1 if stays else min(_resident(match, schedule, target), each)
-    rounds = -(-each // resident)
     times = products_on(operands, target)
     filled = 2.0 * max(m, full_rows(target)) * max(n, NARROWEST) * k
     products = filled * times * target.processors / (target.rates[operands.rate] * EFFICIENCY)
@@ -303,15 +324,15 @@ def seconds(
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
     work += POINTED if target.tensor_memory and resident == 1 and not stays and not chain else 0.0
-    cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / min(programs, target.processors))
     work += ISSUED * schedule["warps"] if is_issued else 0.0
+    cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / share.busy)
     ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
-    waiting = steps * AWAITED * waits(match.found) * max(1.0, each / 2)
+    waiting = AWAITED * waits(match.found) * max(share.chain / share.rounds, share.steps / 2)
     return (
-        beside(each * steps * work, each * steps * cached, rounds * steps * ahead, memory)
-        + (1 if is_issued else rounds) * AROUND
-        + rounds * m * n * STORED
+        beside(share.steps * work, share.steps * cached, share.chain * ahead, memory)
+        + (1 if is_issued else share.rounds) * AROUND
+        + share.rounds * m * n * STORED
         + (DESCRIBED if stays else 0.0)
         + waiting
         + LAUNCH_SECONDS
@@ -323,6 +344,12 @@ def full_rows(target: GpuTarget) -> int:
     return FULL_ROWS if target.tensor_memory else target.matrix_rows
 
 
+def count_tiles(sizes: Sizes, schedule: Schedule) -> int:
+    """Tiles of a product."""
+    long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
+    return sizes.batch * -(-long // schedule["m"]) * -(-short // schedule["n"])
+
+
 def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
     """Whether the sum is so long that it is added up in parts, and has no blocks that are."""
     if matched.product.block is not None:
@@ -331,10 +358,14 @@ def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
     return is_in_chunks(problem, matched.product, depth)
 
 
-def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:
-    """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results."""
+def residents(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:
+    """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results; one that stays for
+    all tiles is alone.
+    """
+    if PERSISTENT in schedule.parameters:
+        return 1
     m, n, k, warps, stages, swap = (schedule[name] for name in ("m", "n", "k", "warps", "stages", "swap"))
-    shared = target.shared_memory // max(1, _shared_bytes(match.found, (m, n, k, warps, stages, swap)))
+    shared = target.shared_memory // max(1, shared_bytes(match.found, (m, n, k, warps, stages, swap)))
     # Beside the result lies a block that is added up; of a long sum a part of it, and what rounding lost of the whole.
     in_blocks = match.found.product.block is not None
     results = m * n * (2 if in_blocks else 3 if _is_in_parts(match.problem, match.found) else 1)

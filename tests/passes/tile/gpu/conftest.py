@@ -22,6 +22,7 @@ from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region import Region
 from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64
 from ourcc.passes.fusion.partition import Fusion
 from ourcc.passes.lower.schedule import problem_of
@@ -96,6 +97,20 @@ def scattered(dtype: DType, columns: int, **attrs: Any) -> Case:
     return Case(
         "scatter_along_axis", ((dtype, (9, columns)), (i64, (30, columns)), (dtype, (30, columns))), {"axis": 0} | attrs, highest=10
     )
+
+
+def product_of(dtype: str, rows: int | str, columns: int, depth: int, batch: int | None = None, after: str = "%t") -> Problem:
+    """y = x w^T, with what follows."""
+    b, outer = ("b, ", f"b {batch}, ") if batch else ("", "")
+    total = "i32" if dtype == "i8" else "f32"
+    left, right = (f"cast({each}, {total})" for each in (f"%x[{b}i, k]", f"%w[{b}j, k]"))
+    text = (
+        f"region @r(%x: {dtype}[{outer}i {rows}, k {depth}], %w: {dtype}[{outer}j {columns}, k {depth}], %z: f32[j {columns}])"
+        f" -> %y: f32[{outer}i {rows}, j {columns}] {{\n  axes {f'b: {batch}, ' if batch else ''}i: {rows}, j: {columns}, k: {depth}\n"
+        f"  %t = sum k: mul({left}, {right}) : {total}[{b}i, j]\n  %y[{b}i, j] = {after}\n}}"
+    )
+    facts = dims.NO_FACTS if isinstance(rows, int) else dims.NO_FACTS.with_range(rows, 1, 300)
+    return Problem(parse_region(text), facts, {})
 
 
 CASES: dict[str, Case] = {

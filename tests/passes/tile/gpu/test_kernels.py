@@ -13,13 +13,14 @@ from ourcc.codegen.triton.compile import compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
 from ourcc.ir.region.interpret import run_region
-from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.interpret import run as run_tiles
 from ourcc.ir.tile.program import Let, Slice, TileProgram, statements
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor, parts_of
 from ourcc.passes.tile.schedule import Match, Problem, Schedule, matches
+
+from .conftest import product_of
 
 SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
@@ -101,19 +102,6 @@ def persistent(problem: Problem, target: GpuTarget) -> list[TileProgram]:
     assert isinstance(match, Match)
     found = [schedule for schedule in match.strategy.space(match, target) if PERSISTENT in schedule.parameters]
     return [match.strategy.tile(match, each, target) for each in sorted(found, key=lambda s: match.strategy.cost(match, s, target))]
-
-
-def product_of(dtype: str, rows: int | str, columns: int, depth: int, batch: int | None = None, after: str = "%t") -> Problem:
-    """y = x w^T, with what follows."""
-    b, outer = ("b, ", f"b {batch}, ") if batch else ("", "")
-    total = "i32" if dtype == "i8" else "f32"
-    left, right = (f"cast({each}, {total})" for each in (f"%x[{b}i, k]", f"%w[{b}j, k]"))
-    text = (
-        f"region @r(%x: {dtype}[{outer}i {rows}, k {depth}], %w: {dtype}[{outer}j {columns}, k {depth}], %z: f32[j {columns}])"
-        f" -> %y: f32[{outer}i {rows}, j {columns}] {{\n  axes {f'b: {batch}, ' if batch else ''}i: {rows}, j: {columns}, k: {depth}\n"
-        f"  %t = sum k: mul({left}, {right}) : {total}[{b}i, j]\n  %y[{b}i, j] = {after}\n}}"
-    )
-    return Problem(parse_region(text), dims.NO_FACTS.with_range("B", 1, 300), {})
 
 
 BIASED = "max(add(cast(%t, f32), %z[j]), f32(0.0))"
