@@ -41,6 +41,7 @@ from ourcc.passes.tile.schedule import Candidate, Match, Problem, Schedule, matc
 SIZES = (
     *((1536, 5120, 8192), (2048, 6144, 4096), (4096, 4608, 3072), (1024, 5120, 5120), (1280, 4096, 16384), (1536, 3072, 12288)),
     *((640, 7168, 4096), (2304, 2304, 9216), (768, 6144, 6144), (1152, 4608, 18432), (2560, 2560, 2560), (896, 4864, 4864)),
+    (2176, 4096, 8192),
 )
 """Rows, columns and terms that nobody tuned tiles for."""
 
@@ -105,10 +106,15 @@ def judged(problem: Problem, target: GpuTarget) -> dict[str, Judged]:
     return found
 
 
+def taken(problem: Problem, target: GpuTarget) -> str:
+    """The strategy that takes a product."""
+    return next(matches(STRATEGIES, problem, target)).strategy.name
+
+
 def line(sizes: tuple[int, int, int], target: GpuTarget) -> str:
     """A product in a line."""
     problem = posed(sizes, target)
-    chosen = next(matches(STRATEGIES, problem, target)).strategy.name
+    chosen = taken(problem, target)
     rows = judged(problem, target)
     best = min(rows, key=lambda name: rows[name].least)
     parts = [

@@ -116,7 +116,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/passes/test_indexing.py": ("passes/rules/indexing.py",),
     "tests/passes/tile/gpu/test_every_op.py": (
         "passes/tile/gpu/matrix.py",
-        "passes/tile/gpu/parts.py",
         "passes/tile/gpu/scatter.py",
         "passes/tile/gpu/sequence.py",
         "passes/tile/gpu/sweep.py",
