@@ -158,8 +158,9 @@ def _why_others(match: Match[MatrixProduct], tensor: Match[MatrixProduct], targe
     if own > WORTH * whole:
         return f"whole tiles take {whole * 1e6:.1f} us, shares of the last of them would take {own * 1e6:.1f} us"
     split = SplitK().match(match.problem, target)
-    if isinstance(split, Match) and own > WORTH * fastest(split, target):
-        return f"equal parts of the sum take {fastest(split, target) * 1e6:.1f} us, shares of it would take {own * 1e6:.1f} us"
+    parts = fastest(split, target) if isinstance(split, Match) else whole
+    if own > WORTH * parts:
+        return f"equal parts of the sum take {parts * 1e6:.1f} us, shares of it would take {own * 1e6:.1f} us"
     return None
 
 
@@ -222,7 +223,8 @@ def _sums(match: Match[MatrixProduct], schedule: Schedule, deal: Deal, space: Op
     left, offset = dims.symbol(tile), dims.symbol(strip) * height
     axes = _open_axes(block, match, schedule, left + deal.whole, offset, height)
     places = offset + _within(axes[0]), _within(axes[1])
-    first, last = (_named(block, word, deal.program_at(step)) for word, step in _ends(deal, left))
+    begin = left * deal.steps
+    first, last = _named(block, "first", deal.program_at(begin)), _named(block, "last", deal.program_at(begin + deal.steps - 1))
     total = block.let("total", block.load(space.name, (first + left, *places), space.type.dtype))
     with block.loop("program", "scalar", first + 1, last + 1, 1, carries=(total,)) as program:
         piece = block.load(space.name, (dims.symbol(program) + left, *places), space.type.dtype)
@@ -233,11 +235,6 @@ def _sums(match: Match[MatrixProduct], schedule: Schedule, deal: Deal, space: Op
     grid = (GridAxis(tile, 0, deal.left), GridAxis(strip, 0, schedule["m"] // height))
     hints = (("warps", warps_for(height * schedule["n"])),)
     return Launch(f"{problem.region.name}.stream_k_sum", params, grid, tuple(block.body), hints=hints)
-
-
-def _ends(deal: Deal, tile: Dim) -> tuple[tuple[str, Dim], tuple[str, Dim]]:
-    """The first and the last step of a tile that was left."""
-    return ("first", tile * deal.steps), ("last", tile * deal.steps + (deal.steps - 1))
 
 
 def _within(axis: str) -> Dim:
