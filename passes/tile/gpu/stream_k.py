@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Operand
+from ....ir.region import Operand, Statement
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ....ir.types import TensorType, i32
@@ -208,7 +208,7 @@ def _products(match: Match[MatrixProduct], schedule: Schedule, deal: Deal, space
     piece(first, begin % deal.steps, dims.minimum(end - first * deal.steps, deal.steps))
     with block.condition(block.apply("lt", block.index_value(first, i32), block.index_value(last, i32))):
         piece(last, 0, (end - 1) % deal.steps + 1)
-    stored = (*found.epilogue, found.store) if deal.waves else ()
+    stored: tuple[Statement, ...] = (*found.epilogue, found.store) if deal.waves else ()
     params = (*used_parameters(problem, (*found.prologue, found.reduce, *stored)), space_param(space, "out"))
     hints = (("warps", schedule["warps"]), ("stages", schedule["stages"]))
     return Launch(f"{problem.region.name}.stream_k", params, (GridAxis(name, 0, deal.programs),), tuple(block.body), hints=hints)
