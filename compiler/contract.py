@@ -59,7 +59,7 @@ _WEIGHTED = ("linear", "conv", "conv_transpose")
 """Ops whose products have a weight."""
 REASONS = 3
 """Reasons that are told of what was not done, those of most weights first."""
-_LEADING = (*_WEIGHTED, "matmul", "attention")
+_LEADING = (*_WEIGHTED, "matmul", "grouped_matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
 
 
