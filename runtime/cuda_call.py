@@ -25,6 +25,8 @@ from .weights import Array, Constant, nbytes
 
 Steps: TypeAlias = Segment | tuple[int, Check | PythonStep]
 """What the host program carries out, or the number of a step and what Python does for it."""
+UNTOLD = (-(2**63)).to_bytes(8, "little", signed=True)
+"""A verdict when a call begins: that no index is out of range (`IN_RANGE` of `ir/ops/check.py`)."""
 CARRIED = 16
 """Bytes of an input that the command itself carries, such as sizes and scalars: nothing waits for these to be read."""
 
@@ -59,6 +61,8 @@ class Context(Bound):
         self.outputs: dict[int, Any] = {}
         self.objects: dict[int, Array] = {}
         self.own: list[Memory] = []
+        self.told = tuple(n for n, buffer in enumerate(self.program.buffers) if isinstance(buffer.storage, storage.Verdict))
+        self.verdicts: Memory | None = None
         self.place: str | None = None
         self.scratch = self.scratch_size = 0
         self.is_settled = True
@@ -112,7 +116,8 @@ class Context(Bound):
         if isinstance(part, tuple):
             step = part[1]
             if isinstance(step, Check):
-                failure = refusal(step, self, self.program.index[step.worst])
+                worst = self.program.index[step.worst]
+                failure = refusal(step, self, worst, worst in self.told)
                 if failure is not None:
                     raise failure
             else:
@@ -142,8 +147,10 @@ class Context(Bound):
             self.own = []
 
     def forget_quietly(self) -> bool:
-        """The same after an error; False where the GPU fails too."""
+        """The same after an error, and what kernels told; False where the GPU fails too."""
         try:
+            if self.verdicts is not None:
+                self._begin_verdicts()
             self.forget()
         except EngineError:
             return False
@@ -155,7 +162,7 @@ class Context(Bound):
             # Not the stream: its owner may have ended it.
             self.gpu.wait()
         self.runs.close()
-        self.binding, self.arena = None, None
+        self.binding, self.arena, self.verdicts = None, None, None
         self.outputs, self.objects, self.own = {}, {}, []
 
     def __del__(self) -> None:
@@ -179,6 +186,9 @@ class Context(Bound):
                 self.runs.clear()
                 self.arena = None
             self.arena = (BorrowedMemory if self.is_captured else Memory)(self.gpu, max(total, 1))
+        if self.told and self.verdicts is None:
+            self.verdicts = Memory(self.gpu, rounded(1) * len(self.told))
+            self._begin_verdicts()
         first = self.arena.address
         for number, buffer in enumerate(self.program.buffers):
             if isinstance(buffer.storage, storage.Arena):
@@ -190,6 +200,12 @@ class Context(Bound):
             self.outputs[number] = None
             first += size
         return first
+
+    def _begin_verdicts(self) -> None:
+        """No kernel has told of anything: so it stays until one does, from call to call."""
+        for place, number in enumerate(self.told):
+            self.cells[number] = address = (0 if self.verdicts is None else self.verdicts.address) + place * rounded(1)
+            self.gpu.put(address, UNTOLD, self.stream)
 
     def _staged(self, number: int, value: Any) -> int:
         """Bytes of the arena that an input takes: none if it is on the GPU, or stays on the host."""

@@ -67,12 +67,14 @@ def prepare(program: Program, step: Host | Call, callback: Callback | None, call
     return run
 
 
-def refusal(step: Check, frame: Frame, number: int) -> CompilerError | None:
-    """The error of a check that failed."""
+def refusal(step: Check, frame: Frame, number: int, is_told: bool = False) -> CompilerError | None:
+    """The error of a check that failed, by the worst index or what kernels told of it."""
     # The op table is a heavy import that a call without a wrong index does without.
-    from ..ir.ops.check import IN_RANGE, failure
+    from ..ir.ops.check import IN_RANGE, failure, told
 
     worst = int(frame.read(number))
+    if is_told:
+        worst = told(worst)
     if worst == IN_RANGE:
         return None
     size = None if step.size is None else evaluate(step.size, frame.values())

@@ -44,6 +44,14 @@ def index_message(index: int, size: int, negative: bool, subject: str) -> str:
     return f"index {index} of {subject} is out of range, expected {range_text(size, negative)}"
 
 
+def told(raised: int) -> int:
+    """What `worst_index` or `worst_divisor` gives, of a number that kernels have raised from -2^63 to the largest of what they met.
+
+    An index that is too large is itself, one that is too small is -2^63 less the index: so the smallest of these is the largest number.
+    """
+    return raised if raised >= 0 or raised == IN_RANGE else IN_RANGE - raised
+
+
 def _worst(indices: Tensor, size: int, negative: bool) -> int:
     if not indices.size:
         return IN_RANGE

@@ -90,7 +90,7 @@ class _Checker:
             if name not in self.named or not isinstance(self.named[name].storage, storage.Input):
                 raise VerifyError(f"input {name} of the plan: got {self._storage(name)}, expected the caller's memory")
         for name, buffer in self.named.items():
-            if name in given or isinstance(buffer.storage, storage.Constant | storage.State):
+            if name in given or isinstance(buffer.storage, storage.Constant | storage.State | storage.Verdict):
                 self.sizes(name)
                 self._hold(self.places[name], name)
         for slot in self.plan.slots:

@@ -18,7 +18,7 @@ from ..control import CallFunction, run_control
 from ..errors import InputError, UnsupportedError, VerifyError
 from ..graph.reference import bind_attribute
 from ..ops import table
-from ..ops.check import IN_RANGE, failure
+from ..ops.check import IN_RANGE, failure, told
 from ..tile.interpret import run_launch
 from ..tile.program import GridAxis, Param
 from ..tile.program import Launch as TileLaunch
@@ -104,7 +104,8 @@ class _Memory:
             return self._kept("state", held.name, self.states)
         key = (held.__class__.__name__.lower(), name)
         if key not in self.roots:
-            self.roots[key] = np.full(_bytes(type), POISON, np.uint8)
+            is_told = isinstance(held, storage.Verdict)
+            self.roots[key] = np.array([IN_RANGE]).view(np.uint8) if is_told else np.full(_bytes(type), POISON, np.uint8)
         return self.roots[key]
 
     def _kept(self, kind: str, name: str, given: Mapping[str, Array]) -> Array:
@@ -215,7 +216,8 @@ class _Machine:
             self.write(name, array)
 
     def check(self, step: Check) -> None:
-        worst = int(self.read(step.worst))
+        held = int(self.read(step.worst))
+        worst = told(held) if isinstance(self.plan.named[step.worst].storage, storage.Verdict) else held
         if worst != IN_RANGE:
             size = None if step.size is None else dims.evaluate(step.size, self.values)
             raise failure(worst, size, step.negative, step.subject)

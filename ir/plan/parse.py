@@ -54,6 +54,7 @@ class _Parser(Scanner):
             "dynamic": storage.Dynamic,
             "state": self.state,
             "alias": self.alias,
+            "verdict": storage.Verdict,
         }
         self.others: dict[str, Callable[[], None]] = {
             "slot": lambda: self.slots.append(self.slot()),

@@ -76,7 +76,15 @@ class Alias:
     strides: tuple[Dim, ...]
 
 
-Storage: TypeAlias = Input | Output | Constant | Arena | Dynamic | State | Alias
+@dataclass(frozen=True)
+class Verdict:
+    """A number (i64) beside the arena of a GPU's call: it is `IN_RANGE` when a call begins, and kernels raise it by atomic maxima.
+
+    See `ir/ops/check.py` for what it says. It is set anew only after a call that failed.
+    """
+
+
+Storage: TypeAlias = Input | Output | Constant | Arena | Dynamic | State | Alias | Verdict
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ _STORAGE: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     storage.Dynamic: ("dynamic", lambda _: ""),
     storage.State: ("state", lambda held: f" of {name_text(held.name)}"),
     storage.Alias: ("alias", _alias),
+    storage.Verdict: ("verdict", lambda _: ""),
 }
 
 

@@ -168,7 +168,7 @@ class _Verifier:
 
     def start(self) -> None:
         """Before the first step: inputs and constants have values, and so have the symbols that the caller gives."""
-        given = storage.Input | storage.Constant | storage.State
+        given = storage.Input | storage.Constant | storage.State | storage.Verdict
         self.written = {buffer.name for buffer in self.plan.buffers if isinstance(buffer.storage, given)}
         fixed = {name for name, bounds in self.plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
         self.bound = {symbol for symbol, _ in self.plan.numbers}

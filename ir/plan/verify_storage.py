@@ -10,7 +10,8 @@ from .. import dims
 from ..dims import Dim
 from ..dims_text import LARGEST_NUMBER
 from ..errors import VerifyError
-from ..types import TensorType
+from ..target import GPU_TARGETS
+from ..types import TensorType, i64
 from . import storage
 from .places import Slots
 from .plan import SLOT_ALIGNMENT, Plan
@@ -114,6 +115,13 @@ class _Storage:
             got = self.states.get(held.name, "no such state")
             raise VerifyError(f"buffer %{buffer.name}: {buffer.type} is the state {held.name!r}, and the plan declares {got}")
 
+    def verdict(self, buffer: Buffer, held: storage.Verdict) -> None:
+        """What kernels of a GPU tell: one number."""
+        if buffer.type != TensorType(i64, ()):
+            raise VerifyError(f"buffer %{buffer.name} of the plan is a verdict of the type {buffer.type}, expected i64[]")
+        if self.plan.target not in GPU_TARGETS:
+            raise VerifyError(f"buffer %{buffer.name} of the plan is a verdict, which {self.plan.target} has none of: only GPUs have")
+
     def alias(self, buffer: Buffer, held: storage.Alias) -> None:
         root = self.plan.named.get(held.root)
         if root is None or isinstance(root.storage, storage.Alias):
@@ -151,4 +159,5 @@ _RULES: Mapping[type, Callable[[_Storage, Buffer, Any], None]] = {
     storage.Arena: _Storage.arena,
     storage.State: _Storage.state,
     storage.Alias: _Storage.alias,
+    storage.Verdict: _Storage.verdict,
 }

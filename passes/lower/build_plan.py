@@ -168,6 +168,8 @@ class _Planner:
         for name, before, _ in graph.ties:
             self._add(before, before.type, storage.State(name))
         self.replaced = in_place(graph, units)
+        for tell in (tell for unit in units if isinstance(unit, Scheduled) for tell in unit.tells):
+            self._add(tell.worst, tell.worst.type, storage.Verdict())
         produced = {result for unit in units for result in (unit.op.results if isinstance(unit, HostOp) else unit.group.outputs)}
         copies: list[tuple[Value, str]] = []
         passed: list[tuple[int, Value]] = []
@@ -305,6 +307,7 @@ class _Planner:
                 self.steps.append(Copy(self._buffer(base, None), self.names[value, ""]))
                 written.add(operand.name)
             operands[operand.name] = self._buffer(value, None)
+        operands |= {tell.told: self._buffer(tell.worst, None) for tell in unit.tells}
         for space in unit.program.workspaces:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))

@@ -25,6 +25,7 @@ from ..fusion.partition import Fusion, HostOp
 from .build_plan import Kept, Kernels, Lowered, build_plan
 from .schedule import Scheduled, Scheduler, place_of
 from .shared_layouts import share_layouts
+from .telling import Telling
 
 P = TypeVar("P")
 Fusions: TypeAlias = tuple[Fusion, ...]
@@ -50,7 +51,9 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
     def again(unit: Scheduled, given: Mapping[Value, Layout]) -> Scheduled:
         return scheduler.schedule(unit.group, fusions[0].module.facts, given)
 
-    for fusion, units in zip(fusions, share_layouts(every, again), strict=True):
+    told = Telling(target)
+    for fusion, planned in zip(fusions, share_layouts(every, again), strict=True):
+        units = told.units(fusion.graph, planned)
         plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
         try:
             # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
@@ -71,7 +74,7 @@ def _computing(units: Sequence[Scheduled | HostOp], kernels: Kernels) -> dict[Op
     found: dict[Op, list[str]] = {}
     for unit in units:
         names = () if isinstance(unit, HostOp) else kernels.of(unit)
-        for op in () if isinstance(unit, HostOp) else unit.group.ops:
+        for op in () if isinstance(unit, HostOp) else (*unit.group.ops, *(op for tell in unit.tells for op in tell.ops)):
             found.setdefault(op, []).extend(name for name in names if name not in found[op])
     return found
 

@@ -16,7 +16,7 @@ from typing import Any
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, is_own, reason
-from ...ir.graph import Value
+from ...ir.graph import Op, Value
 from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
@@ -30,6 +30,15 @@ from .classes import Offer, SizeClass, fits, join, offers
 
 Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
 """Picks one candidate of a problem; they come strategy by strategy, made as they are asked for."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """What a program tells beside its results, by the operand `told`: the value `worst`, which `ops` would have computed."""
+
+    told: str
+    worst: Value
+    ops: tuple[Op, ...]
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class Scheduled:
     when: SizeClass | None = None
     variants: tuple[Scheduled, ...] = ()
     operations: Fraction = Fraction(1)
+    tells: tuple[Tell, ...] = ()
 
     def bound(self, dim: Dim) -> Dim:
         """A size of the problem in the symbols of the graph."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from ourcc.ir.errors import EngineError, InputError, OutOfMemoryError
 from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, from_json, storage, to_json
 from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
-from ourcc.runtime import Engine, EngineContents, PartContents, device_memory
+from ourcc.runtime import Engine, EngineContents, PartContents, captured, device_memory
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
 from ourcc.runtime.contents import PLANS
@@ -278,6 +279,50 @@ def test_a_check_is_read_at_the_end_of_the_call(gpu):
     y, _ = engine(x, np.asarray(-(2**63), np.int64))
     np.testing.assert_array_equal(y, 3 * x)
     assert from_json(to_json(checked)) == checked
+
+
+def test_what_kernels_tell_is_kept_until_one_tells_of_a_wrong_index(gpu):
+    """One number for each context, set once: a call that fails sets it anew, whether or not the failure is what kernels told."""
+
+    def tell(parameters, grid):
+        """y = 3 x; an index that is x[0] above 100 is too large, one that is below -100 too small; arguments x, y, told, sizes B, N."""
+        x, y, raised = (pointer(parameters, n) for n in range(3))
+        count = ctypes.c_int32.from_address(parameters[3]).value * ctypes.c_int32.from_address(parameters[4]).value
+        floats(y, count)[:] = 3 * floats(x, count)
+        index, held = int(floats(x, 1)[0]), ctypes.c_int64.from_address(raised)
+        if abs(index) > 100:
+            held.value = max(held.value, index if index > 0 else -(2**63) - index)
+
+    tell.takes = 7
+    names, base = ("x", "y", "told"), plan()
+    variant = Variant("k_any", Guard(), (B,), names, (B, N), 8, 1024)
+    launches = tuple(Launch(f"l{n}", (variant,), ("x", "told"), ("y", "told")) for n in range(captured.FEWEST))
+    kept = tuple(buffer for buffer in base.buffers if buffer.name in ("x", "y"))
+    told = Buffer("told", TensorType(i64, ()), storage.Verdict())
+    check = Check("told", 100, True, "input 'ids'", ("lookup",))
+    telling = replace(base, buffers=(*kept, told), slots=(), outputs=(("y", "y"),), steps=(*launches, check))
+    double = gpu(kernels={"k_any": tell})
+    made = contents(telling)
+    engine = Engine(replace(made, weights={"sm_90a": {}}))
+
+    def given(index):
+        return np.full((3, 8), index, np.float32)
+
+    begun = None
+    for index in (1, 1, 1, 101, 2, 2, -300, 100, -101, 1):
+        if abs(index) > 100:
+            with pytest.raises(IndexError, match=rf"index {index} of input 'ids' is out of range, expected -100\.\.99\n  at lookup"):
+                engine(given(index))
+        else:
+            np.testing.assert_array_equal(engine(given(index)), 3 * given(index))
+        begun = begun or double.calls["cuMemsetD32Async"]
+    assert begun == 2 and double.calls["cuMemsetD32Async"] == 2 + 3 * 2, "a verdict is two words, set when it is made and after a failure"
+    assert double.calls["cuGraphLaunch"], "the same places come again"
+    assert from_json(to_json(telling)) == telling
+    del engine
+    # Errors lead to the frames of their calls.
+    gc.collect()
+    assert double.nothing_is_left()
 
 
 def test_plans_come_back_from_json():

@@ -40,7 +40,7 @@ def test_what_is_damaged_is_named() -> None:
     assert broken(("buffers", 0, "type", "shape", 0), "B//S" + "//S" * 90).endswith("dimension is nested more than 64 deep")
     assert (
         broken(("buffers", 0, "storage"), "disk")
-        == "plan.buffers[0].storage: got 'disk', expected one of the kinds input, output, constant, arena, dynamic, state, alias"
+        == "plan.buffers[0].storage: got 'disk', expected one of the kinds input, output, constant, arena, dynamic, state, alias, verdict"
     )
     assert broken(("steps", 4, "attrs", 0, 1), DEEP).endswith("attribute is nested more than 32 deep")
     assert broken(("steps", 4, "attrs", 0, 1), 2**65).endswith("got an integer of 66 bits, expected an integer of 64 bits")

@@ -37,6 +37,13 @@ def test_a_plan_that_keeps_all_rules() -> None:
     verify(parse_plan(STATEFUL))
 
 
+def test_only_gpus_tell_of_what_a_check_asks() -> None:
+    told = PLAN.replace("arena    %v: i64[] in s2", "verdict  %v: i64[]")
+    verify(parse_plan(told))
+    with pytest.raises(VerifyError, match="buffer %v of the plan is a verdict, which avx2 has none of: only GPUs have"):
+        verify(parse_plan(told.replace("sm_90a", "avx2")))
+
+
 CASES = [
     # symbols
     ("B in 1..32", "B in 33..32", "symbol B of the plan has the empty range 33..32"),
@@ -100,6 +107,7 @@ CASES = [
         "step 2 (launch k1) gives its kernels the symbol 'nan', which is not a name",
     ),
     ("where (m = B, n = N)", "where (m = K)", "step 2 (launch k1): symbol m of its kernels is K, where K has no value yet"),
+    ("arena    %v: i64[] in s2", "verdict  %v: i64[1]", "buffer %v of the plan is a verdict of the type i64[1], expected i64[]"),
     # what every step must keep
     ("zero %c", "zero %q", "step 0 (zero) names the buffer 'q', and the plan does not hold it"),
     ("k1 (%t) -> (%y, %worst)", "k1 (%z) -> (%y, %worst)", "step 2 (launch k1) reads %z before any step has written it"),
