@@ -203,7 +203,7 @@ def test_schedules_of_one_order_give_equal_bits() -> None:
         np.testing.assert_allclose(got, given["x"].astype(np.float64) @ given["w"].astype(np.float64).T, rtol=1e-4, atol=1e-3)
     assert len(schedules) > len(bits) and all(len(set(each)) == 1 for each in bits.values())
     assert len({each[0] for each in bits.values()}) > 1
-    names = {(s["m"], s["n"], s["k"], s["programs"]) for s in schedules}
+    names = {(s["m"], s["n"], s["k"], s["programs"], s["swap"]) for s in schedules}
     assert len(names) == len(bits)
 
 
