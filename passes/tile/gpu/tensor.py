@@ -9,6 +9,7 @@ from itertools import product
 from ....ir import dims
 from ....ir.expression import Apply
 from ....ir.region import Load, Scalar, walk
+from ....ir.region.cost import EXPENSIVE, FREE
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, Slice, TileProgram, TileType
 from ...regions.contraction import Contraction, read_contraction
@@ -92,11 +93,14 @@ DESCRIBED = 5e-7
 POINTED = 1.4e-7
 """Seconds of a step in which a program that is alone copies by pointers what goes to tensor memory's instruction (estimated)."""
 
-ISSUED = 1.65e-8
-"""Seconds of such a step for each warp, where results lie in tensor memory: one warp issues, and all wait for each other (estimated)."""
+CHAINED, ISSUED = 1.6e-7, 1.65e-8
+"""Seconds of a step at least, and more for each warp, where results lie in tensor memory: one warp issues what all wait for (estimated)."""
 
 HELD, AT_A_TIME = 128, 64
 """Results that a thread holds when a tile is stored at once, and of each part where there are more."""
+
+FETCHED, COMPUTED, MANY_STEPS = 5e-7, 4e-8, 20
+"""Seconds in which a part loads what follows the sum, and of each primitive of that; as many as one of them stands for (estimated)."""
 
 WRITTEN = 128 * 128
 """Results of a tile that lie in shared memory at a time while they are written, beside the buffers."""
@@ -324,7 +328,7 @@ def seconds_of(
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
     work += POINTED if target.tensor_memory and resident == 1 and not stays and not chain else 0.0
-    work += ISSUED * schedule["warps"] if is_issued else 0.0
+    work = max(work, CHAINED + ISSUED * schedule["warps"]) if is_issued else work
     cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / share.busy)
     ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
@@ -333,6 +337,7 @@ def seconds_of(
         beside(share.steps * work, share.steps * cached, share.chain * ahead, memory)
         + (1 if is_issued else share.rounds) * AROUND
         + share.rounds * m * n * STORED
+        + share.rounds * _parting_seconds(match.found.product, parts_of(schedule))
         + (DESCRIBED if stays else 0.0)
         + waiting
         + LAUNCH_SECONDS
@@ -398,6 +403,17 @@ def parts_of(schedule: Schedule) -> int:
     """In how many parts a tile is stored: all that its threads can hold goes at once."""
     each = schedule["m"] * schedule["n"] // (32 * schedule["warps"])
     return 1 if each <= HELD else each // AT_A_TIME
+
+
+def _parting_seconds(found: Contraction, parts: int) -> float:
+    """Seconds in which the parts of a tile follow each other: nothing hides what each loads and computes."""
+    if parts == 1:
+        return 0.0
+    values = (*(let.value for let in found.epilogue), found.store.value)
+    after = [part for value in values for part in walk(value)]
+    computed = [part.primitive for part in after if isinstance(part, Apply) and part.primitive not in FREE]
+    primitives = sum(MANY_STEPS if primitive in EXPENSIVE else 1 for primitive in computed)
+    return parts * (FETCHED * any(isinstance(part, Load) for part in after) + primitives * COMPUTED)
 
 
 def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None:
