@@ -130,10 +130,12 @@ def test_a_lock_gives_the_same_bytes(ask: Run, model: Path, tmp_path: Path) -> N
 def test_classes_of_sizes_are_problems_that_are_measured_and_locked(ask: Run, symbolic: Path, tmp_path: Path) -> None:
     ask("build", symbolic, "-o", tmp_path / "a.ourcc", "--tune", "8", "--shape", "B=1..512")
     rows = read_engine(tmp_path / "a.ourcc").report["tuning"]
-    buckets = {json.dumps(problem["symbols"]["N0"]): problem["bucket"] for problem in rows["problems"].values()}
-    if len(buckets) == 1:
+    sizes = [problem["symbols"]["N0"] for problem in rows["problems"].values()]
+    if all(each == sizes[0] for each in sizes):
         pytest.skip("one kernel is the best for all sizes on this CPU: there are no classes to tell apart")
-    assert {"N0": 128} in buckets.values()
+    # Where classes end is measured, and differs from run to run: each is measured at a size of its own.
+    typical = [problem["bucket"]["N0"] for problem in rows["problems"].values()]
+    assert all(each["low"] <= size <= each["high"] for each, size in zip(sizes, typical, strict=True))
     assert [row["source"] for row in rows["rows"]] == ["measured"] * len(rows["rows"])
     lock = tmp_path / "ourcc.lock"
     lock.write_text(read_engine(tmp_path / "a.ourcc").lock)
