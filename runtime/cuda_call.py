@@ -150,7 +150,7 @@ class Context(Bound):
         """The same after an error, and what kernels told; False where the GPU fails too."""
         try:
             if self.verdicts is not None:
-                self._begin_verdicts()
+                self._begin_verdicts(self.verdicts)
             self.forget()
         except EngineError:
             return False
@@ -188,7 +188,7 @@ class Context(Bound):
             self.arena = (BorrowedMemory if self.is_captured else Memory)(self.gpu, max(total, 1))
         if self.told and self.verdicts is None:
             self.verdicts = Memory(self.gpu, rounded(1) * len(self.told))
-            self._begin_verdicts()
+            self._begin_verdicts(self.verdicts)
         first = self.arena.address
         for number, buffer in enumerate(self.program.buffers):
             if isinstance(buffer.storage, storage.Arena):
@@ -201,10 +201,10 @@ class Context(Bound):
             first += size
         return first
 
-    def _begin_verdicts(self) -> None:
+    def _begin_verdicts(self, verdicts: Memory) -> None:
         """No kernel has told of anything: so it stays until one does, from call to call."""
         for place, number in enumerate(self.told):
-            self.cells[number] = address = (0 if self.verdicts is None else self.verdicts.address) + place * rounded(1)
+            self.cells[number] = address = verdicts.address + place * rounded(1)
             self.gpu.put(address, UNTOLD, self.stream)
 
     def _staged(self, number: int, value: Any) -> int:

@@ -45,9 +45,11 @@ class Telling:
     def _give(self, graph: Graph, asking: Scheduled, units: list[Unit]) -> None:
         """Let the first unit tell that can, in place of the asking one."""
         checked = _checked(asking)
+        if checked is None:
+            return
         refusals = [unit for unit in units if isinstance(unit, HostOp) and asking.group.outputs[0] in unit.op.operands]
-        for number, unit in enumerate(units if checked is not None else ()):
-            if checked is None or not isinstance(unit, Scheduled) or _asks(unit) or checked not in unit.group.inputs:
+        for number, unit in enumerate(units):
+            if not isinstance(unit, Scheduled) or _asks(unit) or checked not in unit.group.inputs:
                 continue
             told = self._told(unit, asking, checked)
             if told is None or (graph.states and not _is_early(graph, units, refusals, number)):

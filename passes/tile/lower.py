@@ -298,6 +298,11 @@ class Block:
             self.bound[let.name] = _Bound(self._place_of(let), self.outside, ref)
         return ref
 
+    def place(self, ref: Ref) -> Dim:
+        """A named integer, or a tile of them, in index expressions."""
+        self.types[ref.name] = ref.type
+        return dims.symbol(f"%{ref.name}")
+
     def subscripts(self, subscripts: Sequence[Dim], gathers: Sequence[tuple[str, Scalar]]) -> tuple[Dim, ...]:
         """Subscripts at the current indices; gathered ones are loaded into named values first: a lane that is masked needs none."""
         mapping = dict(self.index)
@@ -305,8 +310,7 @@ class Block:
             outside, self.outside = self.outside, False
             ref = self.let("g", self.lower(gather))
             self.outside = outside
-            self.types[ref.name] = ref.type
-            mapping[placeholder] = dims.symbol(f"%{ref.name}")
+            mapping[placeholder] = self.place(ref)
         return tuple(dims.substitute(s, mapping) for s in subscripts)
 
     def _load(self, load: ScalarLoad) -> Value:

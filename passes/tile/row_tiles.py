@@ -51,11 +51,11 @@ def open_rows(block: Block, groups: RowGroups, tile: str, m: int) -> RowTile:
     first = block.let("first", block.apply("max", block.apply("add", of_own(block.apply("sub", starts, skipped)), place), nothing))
     high = block.let("high", of_own(ends))
     known = block.apply("max", block.apply("min", group, block.full(groups.count - 1, i32)), nothing)
-    block.index[GROUP] = _place(block, block.let("group", known))
+    block.index[GROUP] = block.place(block.let("group", known))
     looked = high if groups.last is None else block.apply("min", high, _narrow(block, block.lower(groups.last)))
     is_needed = block.let("needed", block.apply("lt", first, looked))
-    end = dims.minimum(_place(block, high), total)
-    name = block.axis(groups.row, _place(block, first), end, m)
+    end = dims.minimum(block.place(high), total)
+    name = block.axis(groups.row, block.place(first), end, m)
     block.index[groups.row] = dims.symbol(name)
     return RowTile(name, end, is_needed)
 
@@ -81,9 +81,3 @@ def _bounds(block: Block, groups: RowGroups, each: str) -> tuple[Ref, Ref]:
 
 def _narrow(block: Block, value: Value) -> Value:
     return value if value.type.dtype == i32 else block.apply("cast", value, dtype=i32)
-
-
-def _place(block: Block, value: Ref) -> Dim:
-    """A named value in index expressions."""
-    block.types[value.name] = value.type
-    return dims.symbol(f"%{value.name}")

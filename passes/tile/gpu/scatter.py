@@ -81,9 +81,7 @@ class Scatter:
         places = list(subscripts)
         for n in checked:
             place = block.apply("where", inside, block.index_value(subscripts[n]), block.index_value(0))
-            named = block.let("place", place)
-            block.types[named.name] = named.type
-            places[n] = dims.symbol(f"%{named.name}")
+            places[n] = block.place(block.let("place", place))
         with block.condition(self._has_elements(block, checked)):
             self._put(block, tuple(places), inside, by_atomics)
 

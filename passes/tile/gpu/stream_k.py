@@ -152,14 +152,14 @@ def _why_not(match: Match[MatrixProduct]) -> str | None:
 
 def _why_others(match: Match[MatrixProduct], tensor: Match[MatrixProduct], target: GpuTarget) -> str | None:
     """Why whole tiles or equal parts are better; None where shares are faster than both."""
-    own, whole = fastest(match, target), fastest(tensor, target)
+    own = fastest(match, target)
     if own == float("inf"):
         return "tiles come in whole waves, or too few steps are left for a share of each program"
+    whole = fastest(tensor, target)
     if own > WORTH * whole:
         return f"whole tiles take {whole * 1e6:.1f} us, shares of the last of them would take {own * 1e6:.1f} us"
-    split = SplitK().match(match.problem, target)
-    parts = fastest(split, target) if isinstance(split, Match) else whole
-    if own > WORTH * parts:
+    parts = fastest(Match(SplitK(), match.problem, match.found), target)
+    if parts <= WORTH * whole and own > WORTH * parts:
         return f"equal parts of the sum take {parts * 1e6:.1f} us, shares of it would take {own * 1e6:.1f} us"
     return None
 
@@ -244,9 +244,7 @@ def _within(axis: str) -> Dim:
 
 def _named(block: Block, name: str, value: Dim) -> Dim:
     """An index expression by a name."""
-    ref = block.let(name, block.index_value(value, i32))
-    block.types[ref.name] = ref.type
-    return dims.symbol(f"%{ref.name}")
+    return block.place(block.let(name, block.index_value(value, i32)))
 
 
 def _open_tile(block: Block, match: Match[MatrixProduct], schedule: Schedule, tile: Dim) -> Ref:

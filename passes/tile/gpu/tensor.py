@@ -99,7 +99,7 @@ CHAINED, ISSUED = 1.6e-7, 1.65e-8
 HELD, AT_A_TIME = 128, 64
 """Results that a thread holds when a tile is stored at once, and of each part where there are more."""
 
-FETCHED, COMPUTED, MANY_STEPS = 5e-7, 4e-8, 20
+BROUGHT, COMPUTED, STANDS_FOR = 5e-7, 4e-8, 20
 """Seconds in which a part loads what follows the sum, and of each primitive of that; as many as one of them stands for (estimated)."""
 
 WRITTEN = 128 * 128
@@ -412,8 +412,8 @@ def _parting_seconds(found: Contraction, parts: int) -> float:
     values = (*(let.value for let in found.epilogue), found.store.value)
     after = [part for value in values for part in walk(value)]
     computed = [part.primitive for part in after if isinstance(part, Apply) and part.primitive not in FREE]
-    primitives = sum(MANY_STEPS if primitive in EXPENSIVE else 1 for primitive in computed)
-    return parts * (FETCHED * any(isinstance(part, Load) for part in after) + primitives * COMPUTED)
+    primitives = sum(STANDS_FOR if primitive in EXPENSIVE else 1 for primitive in computed)
+    return parts * (BROUGHT * any(isinstance(part, Load) for part in after) + primitives * COMPUTED)
 
 
 def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None:
@@ -424,7 +424,7 @@ def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None
         return
     for number in range(parts):
         index, axes = dict(block.index), list(block.axes)
-        size = product.size // parts
+        size = schedule["n"] // parts
         part = block.axis(f"{along.name}_part", dims.symbol(f"{along.name}.first") + number * size, along.extent, size)
         block.index |= parted(dims.symbol(part), tuple(along.index), block.problem.region.extents)
         kept = tuple(part if axis == along.name else axis for axis in acc.type.axes)
@@ -444,18 +444,12 @@ def store_result(block: Block, found: Contraction, acc: Ref) -> None:
 
 @dataclass(frozen=True)
 class Product:
-    """An open kernel: its block, the accumulator and the grid; `row` and `column` are the names of the tile axes.
-
-    `along` is what lies along the tile's second axis, which has `size` elements.
-    """
+    """An open kernel: its block, the accumulator and the grid; `along` is what lies along the tile's second axis."""
 
     block: Block
     acc: Ref
     grid: tuple[GridAxis, ...]
-    row: str
-    column: str
     along: Merged
-    size: int
 
 
 def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Product:
@@ -468,8 +462,8 @@ def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Pr
     m, n = (schedule["n"], schedule["m"]) if schedule["swap"] else (schedule["m"], schedule["n"])
     grid += [GridAxis(rows.name, 0, rows.extent, m), GridAxis(columns.name, 0, columns.extent, n)]
     block.index |= rows.index | columns.index
-    order = (columns.name, rows.name) if schedule["swap"] else (rows.name, columns.name)
+    across, along = (columns, rows) if schedule["swap"] else (rows, columns)
+    order = across.name, along.name
     block.axes += order
     acc = block.let("acc", block.full(0.0 if found.reduce.dtype.is_float else 0, found.reduce.dtype, order))
-    along = rows if schedule["swap"] else columns
-    return Product(block, acc, tuple(grid), rows.name, columns.name, along, schedule["n"])
+    return Product(block, acc, tuple(grid), along)
