@@ -84,7 +84,7 @@ def test_the_report_draws_memory_at_the_workload(model: Path) -> None:
     assert "B = 3, S = 17" in Path("r.html").read_text()
 
 
-def test_bench_runs_the_points_of_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_runs_the_points_of_the_workload(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = said(capsys, "bench", "m.ourcc", "--rounds", "1")
     assert found["sizes"] == "4x32x48; 2x64x48"
     (first,), (second,) = found["times at B=4,S=32"], found["times at B=2,S=64:0.5"]
