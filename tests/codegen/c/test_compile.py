@@ -233,7 +233,7 @@ def test_what_a_slow_compiler_started_is_stopped_with_it(tmp_path: Path) -> None
 def test_vanished_compiler_is_told(tmp_path: Path) -> None:
     gone = Compiler((str(tmp_path / "gone"),), "gcc", "pretended 1.0", "")
     with pytest.raises(ToolchainError, match=r"compiling .* failed"):
-        compile_shared({"work.c": ""}, AVX2, gone)
+        compile_shared({"work.c": "// gone"}, AVX2, gone)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,9 @@ def test_vanished_compiler_is_told(tmp_path: Path) -> None:
     ids=["nothing", "empty", "garbage", "killed"],
 )
 def test_compilers_that_do_not_compile_are_named(text: str, message: str, tmp_path: Path) -> None:
+    # A text of its own: no object of it lies in the cache, whichever tests ran before.
     with pytest.raises(ToolchainError, match=message):
-        compile_shared({"work.c": ""}, AVX2, script(tmp_path / "odd", text), jobs=1)
+        compile_shared({"work.c": f"// {text}"}, AVX2, script(tmp_path / "odd", text), jobs=1)
 
 
 def test_a_linker_that_writes_nothing_is_named(compiler: Compiler, tmp_path: Path) -> None:
