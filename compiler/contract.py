@@ -57,6 +57,7 @@ OWN = f"{INTEGER} is the model's own precision"
 MERGED = "merged into other ops, or computed while building"
 _WEIGHTED = ("linear", "conv", "conv_transpose")
 """Ops whose products have a weight."""
+EXPERTS = "weights of experts stay as they are: each call would decode those of all, whichever its rows go to"
 REASONS = 3
 """Reasons that are told of what was not done, those of most weights first."""
 _LEADING = (*_WEIGHTED, "matmul", "grouped_matmul", "attention")
@@ -344,6 +345,11 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
             requested.append(wanted)
             if wanted not in implied(realised, has_weight=True):
                 why.append((wanted, reason))
+    elif _has_experts(op):
+        asked = [] if options.quantize is None else [*QUANTIZATIONS[options.quantize].promises]
+        asked += [] if options.sparsity is None else [options.sparsity]
+        requested += asked
+        why += [(wanted, EXPERTS) for wanted in asked]
     lacks = why_not_integer(op)
     if precision == INTEGER and realised[0] != INTEGER:
         why = [(INTEGER, lacks or f"the op computes in {realised[0]}"), *(each for each in why if each[0] != INTEGER)]
@@ -361,6 +367,12 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
     reasons = "; ".join([*own, *(f"{word}: {reason}" for word, reason in why)])
     said = (", ".join(dict.fromkeys(requested)), ", ".join(realised), reasons)
     return ContractRow(source.name, kind_of(op), *said, runs=KERNEL, stored=held, summed=_summed(op))
+
+
+def _has_experts(op: Op) -> bool:
+    """Whether an op multiplies rows in groups by constants, one for each."""
+    factors = op.operands[1] if op.name == "grouped_matmul" else None
+    return factors is not None and factors.constant is not None
 
 
 def _reasons(row: ContractRow) -> Iterator[tuple[str, str]]:

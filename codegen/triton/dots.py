@@ -103,9 +103,9 @@ def _tensor_cores(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile
     if not zero:
         arguments.append(f"acc={_folded(emitter, scope, acc, (found.batch, found.left, found.right))}")
     arguments.append(f'input_precision="{_PRECISIONS[value.precision]}"')
-    short = zero and _product(scope.extent(axis) for axis in found.contracted) <= _SHORT
-    if value.left.type.dtype.bits == 8 and value.left.type.dtype.is_float and not short:
-        arguments.append(f"max_num_imprecise_acc={_SHORT}")
+    extent = _product(scope.extent(axis) for axis in found.contracted)
+    if value.left.type.dtype.bits == 8 and value.left.type.dtype.is_float and not (zero and extent <= _SHORT):
+        arguments.append(f"max_num_imprecise_acc={min(extent, _SHORT)}")
     arguments.append(f"out_dtype={primitives.language_type(value.type.dtype)}")
     return _result(emitter, scope, f"tl.dot({', '.join(arguments)})", value, found)
 

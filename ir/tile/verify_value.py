@@ -243,11 +243,19 @@ def _check_reshape(scope: Scope, value: Rename | Join | Unpack | Expand2to4) -> 
     missing = [axis for axis in before if axis not in source.axes]
     if missing:
         raise VerifyError(f"reshape of {source} names {', '.join(missing)}, which it lacks")
+    _check_new(source, before, after)
     _same_axes("reshape", [*(axis for axis in source.axes if axis not in before), *after], value.type)
     got = math.prod(scope.extent(axis) for axis in after)
     expected = ratio * math.prod(scope.extent(axis) for axis in before)
     if got != expected:
         raise VerifyError(f"reshape to ({', '.join(after)}) has {got} elements, expected {expected}")
+
+
+def _check_new(source: TileType, before: Collection[str], after: Collection[str]) -> None:
+    """Axes that come in place of others are none of those that stay."""
+    twice = sorted({axis for axis in source.axes if axis not in before} & set(after))
+    if twice:
+        raise VerifyError(f"{', '.join(twice)} would be an axis of {source} twice")
 
 
 def _check_slice(scope: Scope, value: Slice) -> None:
@@ -256,6 +264,7 @@ def _check_slice(scope: Scope, value: Slice) -> None:
         raise VerifyError(f"slice of {source} names {value.before}, which it lacks")
     if value.type.dtype != source.dtype:
         raise VerifyError(f"slice of {source} has type {value.type}, expected {source.dtype}")
+    _check_new(source, (value.before,), (value.after,))
     _same_axes("slice", [*(axis for axis in source.axes if axis != value.before), value.after], value.type)
     whole, part = scope.extent(value.before), scope.extent(value.after)
     if whole % part or not 0 <= value.part < whole // part:

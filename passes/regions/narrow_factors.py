@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...ir.expression import Apply
 from ...ir.ops.rounding import holds
-from ...ir.region import Reduce, Region, Scalar
+from ...ir.region import Reduce, Region, Scalar, transform
 from ...ir.types import DType
 from .digits import digits_of, held_by
 from .hoist_scales import factors_of, is_scale
@@ -22,6 +22,25 @@ def narrow_factors(region: Region) -> Region:
     After:  sum k: mul(cast(x[i, k] : bf16), mul(cast(w[j, k]), scale[j]))
     """
     return replace(region, body=tuple(_narrowed(s) if isinstance(s, Reduce) and s.kind == "sum" else s for s in region.body))
+
+
+def wide_factors(region: Region) -> Region:
+    """The region whose sums of products round no factor that they widen again: arithmetic in f32 gains nothing by it; the numbers change.
+
+    Before: sum k: mul(cast(x[i, k] : bf16), cast(round(mul(cast(w[j, k]), scale[j, k / 32]))))
+    After:  sum k: mul(cast(x[i, k] : bf16), mul(cast(w[j, k]), scale[j, k / 32]))
+    """
+    sums = (s for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and s.dtype.is_float)
+    changed = {id(s): replace(s, value=transform(s.value, _unrounded)) for s in sums}
+    return replace(region, body=tuple(changed.get(id(s), s) for s in region.body))
+
+
+def _unrounded(value: Scalar) -> Scalar | None:
+    if not (isinstance(value, Apply) and value.primitive == "cast"):
+        return None
+    rounded = value.args[0]
+    is_widened = isinstance(rounded, Apply) and rounded.primitive == "round" and rounded.args[0].dtype == value.dtype
+    return rounded.args[0] if is_widened and isinstance(rounded, Apply) else None
 
 
 def _narrowed(statement: Reduce) -> Reduce:

@@ -61,9 +61,9 @@ def open_rows(block: Block, groups: RowGroups, tile: str, m: int) -> RowTile:
 
 
 def _bounds(block: Block, groups: RowGroups, each: str) -> tuple[Ref, Ref]:
-    """Where each group begins and ends, as far as there are rows."""
+    """Where each group begins and ends, as far as there are rows. Where ends fall, the highest so far counts: each row is in one group."""
     place, nothing = dims.symbol(each), block.full(0, i32)
-    rows = block.index_value(block.problem.region.axis(groups.row).extent, i32)
+    rows, along = block.index_value(block.problem.region.axis(groups.row).extent, i32), TileType(i32, (each,))
 
     def end(number: Dim) -> Value:
         if groups.along is not None:
@@ -73,10 +73,13 @@ def _bounds(block: Block, groups: RowGroups, each: str) -> tuple[Ref, Ref]:
         block.outside = False
         return block.apply("max", block.apply("min", value, rows), nothing)
 
-    is_later = block.apply("le", block.full(1, i32), block.index_value(place, i32))
-    is_last = block.apply("eq", block.index_value(place, i32), block.full(groups.count - 1, i32))
-    starts = block.let("starts", block.apply("where", is_later, end(place - 1), nothing))
-    return starts, block.let("ends", block.apply("max", starts, block.apply("where", is_last, rows, end(place))))
+    def has_last(number: int) -> Value:
+        return block.apply("le", block.full(number, i32), block.index_value(place, i32))
+
+    before = block.apply("where", has_last(groups.count), rows, end(place - 1))
+    starts = block.apply("where", has_last(1), before, nothing)
+    ends = block.apply("where", has_last(groups.count - 1), rows, end(place))
+    return block.let("starts", Scan("max", each, starts, along)), block.let("ends", Scan("max", each, ends, along))
 
 
 def _narrow(block: Block, value: Value) -> Value:

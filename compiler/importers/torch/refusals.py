@@ -56,10 +56,22 @@ class _UnknownError(Exception):
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor to be made."""
+    """A tensor to be made, as it lies in memory."""
 
     dtype: Any
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements from the first to the last in memory."""
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)) if all(self.shape) else 0
+
+    def full(self, fill: int) -> Any:
+        """The tensor with a number everywhere."""
+        import torch
+
+        return torch.full((self.elements,), fill, dtype=self.dtype).as_strided(self.shape, self.strides)
 
 
 def _can_be_asked(operator: Any, tensors: Sequence[Any]) -> bool:
@@ -104,7 +116,7 @@ def _given(leaf: Any) -> Any:
     import torch
 
     if isinstance(leaf, torch.Tensor):
-        return _Tensor(leaf.dtype, tuple(_known(size) for size in leaf.shape))
+        return _Tensor(leaf.dtype, tuple(_known(size) for size in leaf.shape), tuple(_known(stride) for stride in leaf.stride()))
     return type(leaf), _known(leaf)
 
 
@@ -119,7 +131,7 @@ def _known(number: Any) -> Any:
 
 
 def _elements(leaf: Any) -> int:
-    return math.prod(leaf.shape) if isinstance(leaf, _Tensor) else 0
+    return max(leaf.elements, math.prod(leaf.shape)) if isinstance(leaf, _Tensor) else 0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -131,7 +143,7 @@ def _said(operator: Any, form: Any, given: tuple[Any, ...]) -> str | None:
     said = ""
     with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         for fill in (0, 1):
-            leaves = [torch.full(leaf.shape, fill, dtype=leaf.dtype) if isinstance(leaf, _Tensor) else leaf[1] for leaf in given]
+            leaves = [leaf.full(fill) if isinstance(leaf, _Tensor) else leaf[1] for leaf in given]
             arguments, keywords = torch.utils._pytree.tree_unflatten(leaves, form)
             try:
                 operator(*arguments, **keywords)

@@ -22,7 +22,7 @@ from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
-    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), StreamK(), SplitK(), Tensor(), Grouped(), Vector()),
+    *(SplitAttention(), GpuAttention(), BlockScaled(), Blocked(), Vector(), StreamK(), SplitK(), Tensor(), Grouped()),
     *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 

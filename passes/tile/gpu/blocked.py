@@ -18,7 +18,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, why_not_instruction
 from .parts import fastest
 from .split_k import seconds_beforehand
-from .tensor import Tensor, open_product, seconds, store_tile, tiles, why_too_small
+from .tensor import Tensor, open_product, seconds, store_tile, tiles, why_no_tile
 
 SIZES = (32, 64, 128)
 """Elements of a block: the least that an instruction of 8-bit factors takes, and the most that a step holds."""
@@ -94,7 +94,7 @@ def block_product(problem: Problem) -> BlockProduct | str:
     operands = _operands(found)
     if isinstance(operands, str):
         return operands
-    why = why_too_small(replace(problem, region=region), found)
+    why = why_no_tile(replace(problem, region=region), found)
     return BlockProduct(region, MatrixProduct(found, operands), size) if why is None else why
 
 

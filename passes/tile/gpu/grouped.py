@@ -17,7 +17,7 @@ from ..row_tiles import open_rows, tiles_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import MatrixProduct, Sizes, instruction_order, merged, multiply, operands_of, sizes_of
 from .sweep import fresh_block
-from .tensor import Tensor, seconds, store_result, tiles, why_too_small
+from .tensor import Tensor, seconds, store_result, tiles, why_no_tile
 
 UNEVEN = 4
 """How many times as many rows as on average a group may have that a tile is to hold whole."""
@@ -80,7 +80,7 @@ def grouped_product(problem: Problem) -> GroupedProduct | str:
     operands = operands_of(found)
     if isinstance(operands, str):
         return operands
-    why = why_too_small(problem, found, any_rows=True)
+    why = why_no_tile(problem, found, any_rows=True)
     return GroupedProduct(groups, MatrixProduct(found, operands)) if why is None else why
 
 

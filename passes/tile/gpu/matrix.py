@@ -10,6 +10,7 @@ from ....ir.dims import Dim
 from ....ir.expression import Apply
 from ....ir.ops.rounding import FLOATS, holds
 from ....ir.region import Scalar
+from ....ir.region.stores import references
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, bf16, f16, f32
@@ -21,8 +22,15 @@ from ..schedule import Order, Problem, Schedule
 from .parted import parted_factor
 from .shape import is_covered, power_of_two
 
-FEWEST = 8
-"""Fewer rows, columns or contracted elements than this are left to other strategies: most of a tile would be padding."""
+FEWEST, SHALLOWEST = 2, 8
+"""Fewer rows or columns, and fewer contracted elements, are left to other strategies: most of a tile would be padding."""
+
+
+def why_not_apart(found: Contraction) -> str | None:
+    """Why what follows a sum cannot be computed apart from it, None where it can: it reads only what follows the sum, too."""
+    read = references(found.store).union(*map(references, found.epilogue))
+    shared = sorted(read & {let.name for let in found.prologue})
+    return f"a factor and what follows the sum both read %{shared[0]}" if shared else None
 
 
 # --- element types --------------------------------------------------------------------------------------------------
@@ -135,17 +143,18 @@ def k_steps(operands: Operands, sizes: Sizes) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Merged:
-    """Several axes walked as one, and each of them as an index expression of it."""
+    """Several `axes` walked as one, the last one fastest, and each of them as an index expression of it."""
 
     name: str
     extent: Dim
+    axes: tuple[str, ...]
     index: dict[str, Dim]
 
 
 def merged(block: Block, axes: Sequence[str], extents: Mapping[str, Dim]) -> Merged:
-    """Axes as one, the last one fastest."""
+    """Axes as one."""
     name = block.unique("_".join(axes))
-    return Merged(name, dims.product(extents[a] for a in axes), parted(dims.symbol(name), axes, extents))
+    return Merged(name, dims.product(extents[a] for a in axes), tuple(axes), parted(dims.symbol(name), axes, extents))
 
 
 def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[str, Dim]:

@@ -16,7 +16,7 @@ from ...regions.contraction import read_contraction
 from ..lower import Block, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import decoding_seconds
-from .matrix import WIDE, MatrixProduct, Operands, is_in_chunks, sizes_of
+from .matrix import WIDE, MatrixProduct, Operands, is_in_chunks, sizes_of, why_not_apart
 from .parts import fastest
 from .shape import LAUNCH_SECONDS, power_of_two
 from .split_k import seconds_beforehand
@@ -110,7 +110,7 @@ def block_scaled(problem: Problem, target: GpuTarget) -> ScaledProduct | str:
         return f"a sum of {depth} products is no multiple of {STEPS[-1]}"
     if is_in_chunks(problem, product, depth):
         return f"a sum of {depth} products is too long for one accumulator"
-    return found
+    return why_not_apart(product) or found
 
 
 def operands_of_blocks(found: ScaledProduct) -> Operands:

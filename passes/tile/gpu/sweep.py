@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeGuard
 
 from ....ir import dims
 from ....ir.dims import Dim
@@ -13,10 +14,11 @@ from ....ir.region import SCANS, Let, Reduce, Region, Scalar, Scan, Store
 from ....ir.region import Ref as ScalarRef
 from ....ir.region import walk as parts_of
 from ....ir.region.stores import grouped, references
-from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
+from ....ir.tile.program import GridAxis, Launch, Ref, TileApply, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
+from ..expand import with_expansion
 from ..folds import identity, is_highest, open_extreme, open_total
 from ..lower import Block, used_parameters
 from ..schedule import Problem
@@ -108,13 +110,19 @@ class Sweep:
 
     def _masked(self, block: Block, value: Scalar, over: Sequence[str], start: bool | int | float) -> Value:
         """`value` with the reduction's neutral element in lanes beyond the axes `over`."""
+        for axis in over:
+            tile = self._tile_axis(block, axis)
+            if tile is not None:
+                loop = self.tiling.loops.get(axis)
+                base = 0 if loop is None else dims.symbol(f"{tile}.first")
+                value = with_expansion(block, self.region, value, axis, tile, base, loop or self.tiling.whole[axis])
         block.outside = True
         result = block.lower(value)
         block.outside = False
         for axis in over:
             extent = self.region.axis(axis).extent
-            tile = self.tiling.whole.get(axis) or self.tiling.loops[axis]
-            if not is_covered(extent, tile, self.problem.symbols):
+            size = self.tiling.whole.get(axis) or self.tiling.loops[axis]
+            if not is_covered(extent, size, self.problem.symbols):
                 result = block.inside(block.index[axis], extent, result, start)
         return result
 
@@ -157,10 +165,12 @@ class Sweep:
 
         def add() -> None:
             value = self._masked(block, statement.value, (*whole, *lanes), start)
-            for axis, lane in lanes.items():
-                if str(block.index[axis]) in value.type.axes:
-                    value = block.rename(value, str(block.index[axis]), lane)
-            total.take(block, value)
+            names = {str(block.index[axis]): lane for axis, lane in lanes.items()}
+            if total.lost is None and statement.kind == "sum" and _is_product(value):
+                factors = [_renamed(block, factor, names) for factor in value.args]
+                block.rebind(total.value, block.apply("fma", *factors, total.value))
+            else:
+                total.take(block, _renamed(block, value, names))
 
         self._walk(block, loops, add, total.carries)
         return list(lanes.values()), total.value
@@ -258,6 +268,19 @@ class Sweep:
         axes = (*self._result_axes(block, [a for a in statement.axes if a != along]), str(place))
         value = block.spread(value, axes)
         return block.let(statement.name, TileScan(SCANS[statement.kind], str(place), value, value.type, statement.reverse))
+
+
+def _is_product(value: Value) -> TypeGuard[TileApply]:
+    """Whether a value is a product of floats, which is then rounded when it is added, and not before."""
+    return isinstance(value, TileApply) and value.primitive == "mul" and value.type.dtype.is_float
+
+
+def _renamed(block: Block, value: Value, names: Mapping[str, str]) -> Value:
+    """The same elements with axes called otherwise."""
+    for before, after in names.items():
+        if before in value.type.axes:
+            value = block.rename(value, before, after)
+    return value
 
 
 def can_shift(statements: Sequence[Let | Reduce | Scan], value: Scalar, axis: str) -> bool:

@@ -19,6 +19,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decodable, decode_launches, decoding, decoding_seconds, is_coded, launch_seconds, waits
 from .matrix import (
     FEWEST,
+    SHALLOWEST,
     MatrixProduct,
     Merged,
     Sizes,
@@ -31,6 +32,7 @@ from .matrix import (
     parted,
     products_on,
     sizes_of,
+    why_not_apart,
 )
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, REACHED, beside, power_of_two, traffic
@@ -188,22 +190,25 @@ def matrix_product(problem: Problem) -> MatrixProduct | str:
     operands = operands_of(found)
     if isinstance(operands, str):
         return operands
-    why = why_too_small(problem, found)
+    why = why_no_tile(problem, found)
     return MatrixProduct(found, operands) if why is None else why
 
 
-def why_too_small(problem: Problem, found: Contraction, any_rows: bool = False) -> str | None:
+def why_no_tile(problem: Problem, found: Contraction, any_rows: bool = False) -> str | None:
     """Why a contraction fills no tile of the matrix instruction; None where it does. It may have `any_rows`, if few are so as well."""
-    extents = problem.region.extents
+    extents, shared = problem.region.extents, why_not_apart(found)
+    if shared is not None:
+        return shared
     if any(extent == 0 for extent in extents.values()):
         return "an axis has no elements"
-    sides = (("rows", found.rows), ("columns", found.columns), ("contracted elements", found.over))
-    for what, axes in sides:
+    fewest = 1 if any_rows else FEWEST
+    sides = (("rows", found.rows, fewest), ("columns", found.columns, FEWEST), ("contracted elements", found.over, SHALLOWEST))
+    for what, axes, least in sides:
         if not axes:
             return f"there are no {what} of their own (a matrix-vector product)"
         bound = upper_bound(dims.product(extents[a] for a in axes), problem.symbols)
-        if bound is not None and bound < FEWEST and not (any_rows and axes == found.rows):
-            return f"there are {bound} {what}, a tile of the matrix instruction has at least {FEWEST}"
+        if bound is not None and bound < least:
+            return f"there are at most {bound} {what}, a tile of the matrix instruction is used for at least {least}"
     return None
 
 
@@ -426,7 +431,7 @@ def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None
         index, axes = dict(block.index), list(block.axes)
         size = schedule["n"] // parts
         part = block.axis(f"{along.name}_part", dims.symbol(f"{along.name}.first") + number * size, along.extent, size)
-        block.index |= parted(dims.symbol(part), tuple(along.index), block.problem.region.extents)
+        block.index |= parted(dims.symbol(part), along.axes, block.problem.region.extents)
         kept = tuple(part if axis == along.name else axis for axis in acc.type.axes)
         store_result(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))))
         block.index, block.axes = index, axes

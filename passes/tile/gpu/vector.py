@@ -8,21 +8,27 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
+from ....ir.expression import Apply
 from ....ir.region import Load, walk
 from ....ir.region.stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ...regions.blocks import steps_along
 from ...regions.contraction import Contraction, axes_of, plain_load, read_contraction
+from ...regions.narrow_factors import wide_factors
 from ...regions.simplify_region import split_axis
 from ...regions.small_floats import small_floats
+from ...regions.small_integers import small_integers
 from ..accesses import stride_class
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
-from .matrix import FEWEST
+from .parts import fastest
 from .shape import LAUNCH_SECONDS, REACHED, padded, power_of_two, traffic, warps_for
+from .split_k import seconds_beforehand
 from .sweep import Sweep, Tiling
 
+MOST = 7
+"""Rows (or columns) at most: each is added up by itself."""
 SHORTEST = 64
 """Shorter sums lie whole in registers: `rows` takes them."""
 LONGEST = 1024
@@ -33,8 +39,11 @@ AROUND = 1e-6
 """Seconds of a program beside its steps: it starts, adds up its lanes and stores."""
 WIDEST_LOAD = 16
 """Bytes of the larger factor that a thread loads at once in a step: with fewer there are too many threads."""
-WARPS = 64
-"""Warps that a processor holds."""
+WARPS, REGISTERS, HELD = 64, 65536, (32, 48)
+"""Warps and registers that a processor holds, and registers of a thread: for one row, and for several (estimated)."""
+MULTIPLIED, BESIDE, MADE = 9, 4, 0.5
+"""Instructions of a thread for each product, with its share of what programs do beside, more of them for rows beside the first, and for
+each primitive of the larger factor, as lanes share some (estimated)."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +70,22 @@ class Vector:
     name: str = "vector"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[VectorProduct] | Refusal:
-        of_bits = replace(problem, region=small_floats(problem.region))
+        of_bits = replace(problem, region=small_integers(small_floats(wide_factors(problem.region))))
         found = read_contraction(of_bits.region)
         if isinstance(found, str):
             return Refusal(found)
         if _short(problem, found.rows) is None and _short(problem, found.columns) is None:
-            return Refusal(f"there may be {FEWEST} or more rows and columns, enough for a matrix instruction")
+            return Refusal(f"there may be more than {MOST} rows and columns: matrix instructions are faster")
         depth = upper_bound(dims.product(problem.region.axis(a).extent for a in found.over), problem.symbols)
         if depth is not None and depth < SHORTEST:
             return Refusal(f"the sum has {depth} terms, expected at least {SHORTEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
             return Refusal("an axis has no elements")
-        return Match(self, problem, _in_parts(of_bits, found))
+        match = Match(self, problem, _in_parts(of_bits, found))
+        own, tiles = fastest(match, target), seconds_beforehand(problem, target)
+        if tiles < own:
+            return Refusal(f"lane by lane it takes {own * 1e6:.1f} us, by matrix instructions {tiles * 1e6:.1f} us")
+        return match
 
     def space(self, match: Match[VectorProduct], target: GpuTarget) -> Iterator[Schedule]:
         """By tile size and by the share of it that is the contracted axis: all of it where places within groups are axes as well."""
@@ -82,7 +95,7 @@ class Vector:
                     yield Schedule(self.name, (("elements", elements), ("step", step)))
 
     def cost(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> float:
-        """All bytes once, which short runs of contiguous elements slow down, beside the steps of programs that take turns."""
+        """All bytes once, slower where runs of them are short; beside arithmetic, and the steps of programs that take turns."""
         problem, found = replace(match.problem, region=match.found.problem.region), match.found
         tiling = _tiling(found, schedule["elements"], schedule["step"])
         programs, steps = 1.0, 1.0
@@ -94,8 +107,10 @@ class Vector:
         lanes = {**tiling.whole, **tiling.loops}
         run = math.prod(lanes[axis] for axis in (found.walked, *found.parts)) if along else tiling.grid[across or ""] or 1
         memory = traffic(match.problem) * max(1.0, math.sqrt(64 / run)) / (target.memory_rate * REACHED)
-        rounds = -(-programs // (target.processors * WARPS // int(dict(tiling.hints)["warps"])))
-        return float(max(memory, rounds * (AROUND + steps * STEP_SECONDS))) + LAUNCH_SECONDS
+        warps = int(dict(tiling.hints)["warps"])
+        beside = max(1, min(WARPS // warps, REGISTERS // (HELD[_rows(found) > 1] * 32 * warps)))
+        rounds = -(-programs // (target.processors * beside))
+        return float(max(memory, rounds * (AROUND + steps * STEP_SECONDS), _computing(found, target))) + LAUNCH_SECONDS
 
     def order(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
@@ -124,9 +139,25 @@ def _in_parts(problem: Problem, found: Contraction) -> VectorProduct:
 
 
 def _short(problem: Problem, axes: Sequence[str]) -> int | None:
-    """How many rows (or columns) there are at most, if that is fewer than a matrix instruction takes."""
+    """How many rows (or columns) there are at most, if they are few."""
     bound = upper_bound(dims.product(problem.region.axis(a).extent for a in axes), problem.symbols)
-    return bound if bound is not None and bound < FEWEST else None
+    return bound if bound is not None and bound <= MOST else None
+
+
+def _rows(found: VectorProduct) -> int:
+    """The few rows (or columns), padded as a tile holds them."""
+    problem, product = found.problem, found.product
+    few = product.rows if _short(problem, product.rows) is not None else product.columns
+    return math.prod(padded(problem.region.axis(axis).extent, problem.symbols) or 1 for axis in few)
+
+
+def _computing(found: VectorProduct, target: GpuTarget) -> float:
+    """Seconds in which all processors make numbers of the larger factor and multiply each by all of the few rows, padded as they are."""
+    problem, product = found.problem, found.product
+    value = product.right if _short(problem, product.rows) is not None else product.left
+    made, rows = sum(isinstance(part, Apply) for part in walk(value)), _rows(found)
+    elements = math.prod(float(problem.typical(problem.region.axis(axis).extent)) for axis in axes_of(value))
+    return elements * (rows * MULTIPLIED + (rows - 1) * BESIDE + made * MADE) / (target.rates["f32"] / 2)
 
 
 def _lane_axes(found: VectorProduct) -> tuple[bool, str | None]:

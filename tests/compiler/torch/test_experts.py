@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import ourcc
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.torch import backend
 from ourcc.ir.errors import UnsupportedError
@@ -108,3 +109,33 @@ def test_groups_along_the_sum_are_refused() -> None:
     a, b, ends = torch.randn(8, 24).bfloat16(), torch.randn(24, 16).bfloat16(), torch.tensor([8, 24], dtype=torch.int32)
     with pytest.raises(UnsupportedError, match="expected groups of rows"):
         import_exported(torch.export.export(Grouped(), (a, b, ends)))
+
+
+class Small(nn.Module):
+    """Rows in groups by weights that lie [expert, column, row], as those of linear layers do."""
+
+    def __init__(self, width: int, columns: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, columns, width).bfloat16())
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, self.w.transpose(1, 2), offs=ends)
+
+
+@pytest.mark.parametrize(("rows", "width", "columns"), [(24, 16, 12), (7, 8, 1), (16, 40, 30)])
+def test_weights_that_lie_the_other_way_round_need_no_whole_rows(rows: int, width: int, columns: int) -> None:
+    """torch takes rows of 16 bytes as they lie in memory: what it is asked about lies as the model's weights do."""
+    model, x = Small(width, columns).eval(), torch.randn(rows, width).bfloat16()
+    ends = torch.tensor([rows // 3, rows // 3, rows], dtype=torch.int32)
+    found = ourcc.build(torch.export.export(model, (x, ends)))(x, ends)
+    expected = torch.cat([x.float() @ model.w[e].float().T for e, x in ((0, x[: rows // 3]), (2, x[rows // 3 :]))])
+    torch.testing.assert_close(torch.as_tensor(found).float(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("asked", [{"quantize": "int4-weight"}, {"quantize": "fp8"}, {"sparsity": "2:4"}])
+def test_what_is_not_done_to_weights_of_experts_is_said(asked: dict[str, str]) -> None:
+    model, x = Small(64, 64).eval(), torch.randn(24, 64).bfloat16()
+    engine = ourcc.build(torch.export.export(model, (x, torch.tensor([8, 8, 24], dtype=torch.int32))), **asked)
+    (row,) = (row for row in engine.contents.report["contract"] if row["op"] == "grouped_matmul")
+    assert row["realised"] == "bf16" and row["requested"] != "bf16"
+    assert "weights of experts stay as they are" in row["why"]

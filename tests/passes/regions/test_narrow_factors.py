@@ -12,7 +12,7 @@ from ourcc.ir.expression import Apply
 from ourcc.ir.region import Reduce, Scalar
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.types import DTYPES, DType, bf16, f16, f32
-from ourcc.passes.regions.narrow_factors import holds_normal, is_exact, narrow_factors
+from ourcc.passes.regions.narrow_factors import holds_normal, is_exact, narrow_factors, wide_factors
 
 HEAD = (
     "region @r(%x: bf16[i 3, k 8], %z: f32[i 3, k 8], %w: i8[j 5, k 8], %u: u8[j 5, k 8], %n: i32[j 5, k 8], %s: f32[j 5], %g: f32[j 5, 2])"
@@ -49,6 +49,26 @@ def test_a_rounding_stays_where_it_makes_the_product_narrow(left: str, factor: s
     assert product(rounded(factor), left) == product(rounded(factor) if stays else factor, left)
     value = product(left, rounded(factor))
     assert isinstance(value, Apply) and (value.args[1].primitive == "cast" if stays else value.args[1].primitive == "mul")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (rounded(GROUPS), GROUPS),
+        (f"mul({rounded(EACH)}, {X})", f"mul({EACH}, {X})"),
+        (f"cast(round({GROUPS}, bf16), f64)", f"cast(round({GROUPS}, bf16), f64)"),  # a rounding to f32 would go as well
+        (X, X),
+    ],
+)
+def test_no_factor_is_rounded_that_is_widened_again(before: str, after: str) -> None:
+    def text(value: str, kind: str) -> str:
+        dtype = "f64" if "f64" in value else "f32"
+        value = value if dtype == "f32" else f"cast({value}, f32)"
+        return f"{HEAD}  %t = {kind} k: mul({X}, {value}) : f32[i, j]\n  %y[i, j] = %t\n}}"
+
+    assert wide_factors(parse_region(text(before, "sum"))) == parse_region(text(after, "sum"))
+    kept = parse_region(text(before, "max"))
+    assert wide_factors(kept) == kept
 
 
 @pytest.mark.parametrize(

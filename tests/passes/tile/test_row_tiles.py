@@ -54,9 +54,13 @@ def test_every_row_is_in_one_tile_of_its_group(seed: int, m: int) -> None:
     assert np.array_equal(groups_of(ends, rows, m), expected)
 
 
-def test_ends_that_fall_or_lie_outside_leave_other_memory_alone() -> None:
-    """The interpreter would see what is written outside of the rows."""
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        assert len(groups_of(random.integers(-20, 200, 5).astype(np.int32), 70, 16)) == 70
-        assert len(groups_of(random.integers(-(1 << 31), 1 << 31, 5).astype(np.int32), 70, 16)) == 70
+@pytest.mark.parametrize("highest", [70, 200, 1 << 31])
+@pytest.mark.parametrize("groups", [2, 3, 5, 16, 33])
+def test_ends_that_fall_or_lie_outside_leave_no_row_and_no_other_memory(groups: int, highest: int) -> None:
+    """Each row is written once, for the first group that ends behind it. The interpreter would see what is written outside of the rows."""
+    random = np.random.default_rng(groups)
+    for _ in range(8):
+        ends = random.integers(-highest, highest, groups).astype(np.int32)
+        reached = np.maximum.accumulate(np.clip(ends, 0, 70))
+        expected = np.minimum(np.searchsorted(reached, np.arange(70), side="right"), groups - 1)
+        assert np.array_equal(groups_of(ends, 70, 16), expected)

