@@ -70,6 +70,16 @@ class Vector:
     name: str = "vector"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[VectorProduct] | Refusal:
+        match = self.read(problem)
+        if isinstance(match, Refusal):
+            return match
+        own, tiles = fastest(match, target), seconds_beforehand(problem, target)
+        if tiles < own:
+            return Refusal(f"lane by lane it takes {own * 1e6:.1f} us, by matrix instructions {tiles * 1e6:.1f} us")
+        return match
+
+    def read(self, problem: Problem) -> Match[VectorProduct] | Refusal:
+        """A product of few rows, whatever else may take less."""
         of_bits = replace(problem, region=small_integers(small_floats(wide_factors(problem.region))))
         found = read_contraction(of_bits.region)
         if isinstance(found, str):
@@ -81,11 +91,7 @@ class Vector:
             return Refusal(f"the sum has {depth} terms, expected at least {SHORTEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
             return Refusal("an axis has no elements")
-        match = Match(self, problem, _in_parts(of_bits, found))
-        own, tiles = fastest(match, target), seconds_beforehand(problem, target)
-        if tiles < own:
-            return Refusal(f"lane by lane it takes {own * 1e6:.1f} us, by matrix instructions {tiles * 1e6:.1f} us")
-        return match
+        return Match(self, problem, _in_parts(of_bits, found))
 
     def space(self, match: Match[VectorProduct], target: GpuTarget) -> Iterator[Schedule]:
         """By tile size and by the share of it that is the contracted axis: all of it where places within groups are axes as well."""
