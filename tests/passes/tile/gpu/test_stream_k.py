@@ -301,7 +301,7 @@ def test_it_is_chosen_where_it_is_predicted_to_pay(board: str, sizes: tuple[int,
         (product_of("bf16", 1536, 5120, 8192), "whole tiles take"),
         (product_of("bf16", 128, 256, 16384), "equal parts of the sum take"),
         (product_of("bf16", 128, 128 * 132, 32), "too few steps are left"),
-        (product_of("bf16", 4, 5120, 512), "there are 4 rows"),
+        (product_of("bf16", 64, 5120, 4), "there are at most 4 contracted elements"),
     ],
 )
 def test_refusals_say_why(problem: Problem, why: str) -> None:
