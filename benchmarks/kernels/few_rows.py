@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from waves import estimated
+from waves import estimated, problems_of, taken
 
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
 from ourcc.ir.target import GPU_BOARDS, GpuTarget
-from ourcc.passes.lower.lower import fuse, lower
-from ourcc.passes.lower.schedule import Scheduler, cheapest
-from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.split_k import SplitK
 from ourcc.passes.tile.gpu.tensor import Tensor
 from ourcc.passes.tile.gpu.vector import Vector
-from ourcc.passes.tile.schedule import Candidate, Match, Problem, matches, seconds
+from ourcc.passes.tile.schedule import Match, Problem, seconds
 
 FORMATS: dict[str, dict[str, str]] = {
     "bf16": {},
@@ -57,14 +53,7 @@ def posed(words: str, rows: int, target: GpuTarget, columns: int = COLUMNS, dept
     layer = torch.nn.Linear(depth, columns, bias=False, dtype=torch.bfloat16).eval()
     graph = import_exported(torch.export.export(layer, (torch.zeros(rows, depth, dtype=torch.bfloat16),)))
     simplify(graph, build_options({"targets": [target.name], **FORMATS[words]}))
-    found: list[Problem] = []
-
-    def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
-        found.append(problem)
-        return cheapest(target)(problem, families)
-
-    lower(fuse(graph, narrow=True), Scheduler(STRATEGIES, target, choose, lambda region, constants: {}), target.name)
-    return found[-1]
+    return problems_of(graph, target)[-1]
 
 
 def judged(problem: Problem, target: GpuTarget) -> dict[str, Judged]:
@@ -79,11 +68,6 @@ def judged(problem: Problem, target: GpuTarget) -> dict[str, Judged]:
             price, schedule = min(offered, key=lambda each: each[0])
             found[match.strategy.name] = Judged(1e6 * price, estimated(match, schedule, target))
     return found
-
-
-def taken(problem: Problem, target: GpuTarget) -> str:
-    """The strategy that takes a product."""
-    return next(matches(STRATEGIES, problem, target)).strategy.name
 
 
 def line(words: str, rows: int, target: GpuTarget) -> str:

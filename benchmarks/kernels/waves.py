@@ -29,6 +29,7 @@ from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import simplify
 from ourcc.compiler.targets.registry import parse_targets
 from ourcc.ir import dims
+from ourcc.ir.graph import Module
 from ourcc.ir.target import GPU_BOARDS, GpuTarget
 from ourcc.passes.lower.lower import fuse, lower
 from ourcc.passes.lower.schedule import Scheduler, cheapest
@@ -67,6 +68,11 @@ def posed(sizes: tuple[int, int, int], target: GpuTarget) -> Problem:
     inputs = (torch.zeros(rows, depth, dtype=torch.bfloat16), torch.zeros(columns, depth, dtype=torch.bfloat16))
     graph = import_exported(torch.export.export(module, inputs))
     simplify(graph, BuildOptions(targets=parse_targets([target.name])))
+    return problems_of(graph, target)[0]
+
+
+def problems_of(graph: Module, target: GpuTarget) -> list[Problem]:
+    """What is to be scheduled of a simplified graph, in order."""
     found: list[Problem] = []
 
     def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
@@ -74,7 +80,7 @@ def posed(sizes: tuple[int, int, int], target: GpuTarget) -> Problem:
         return cheapest(target)(problem, families)
 
     lower(fuse(graph, narrow=True), Scheduler(STRATEGIES, target, choose, lambda region, constants: {}), target.name)
-    return found[0]
+    return found
 
 
 def estimated(match: Match[Any], schedule: Schedule, target: GpuTarget) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from ...ir import dims
 from ...ir.codes import FOUR
@@ -11,7 +11,7 @@ from ...ir.dims import NO_FACTS, Dim, Facts
 from ...ir.expression import Apply, Index
 from ...ir.formats.sparse import SERVED
 from ...ir.ops.rounding import holds
-from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
+from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, transform, walk
 from ...ir.types import f32, i8, i32, u8
 
 
@@ -90,6 +90,13 @@ def read_contraction(region: Region) -> Contraction | str:
         block,
         alone,
     )
+
+
+def with_float_sums(region: Region, change: Callable[[Scalar], Scalar | None]) -> Region:
+    """The region with parts of what its sums of floats add up replaced: by what `change` gives, where that is something."""
+    sums = (s for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and s.dtype.is_float)
+    changed = {id(s): replace(s, value=transform(s.value, change)) for s in sums}
+    return replace(region, body=tuple(changed.get(id(s), s) for s in region.body))
 
 
 def _blocks(reduces: list[Reduce | Scan]) -> tuple[Reduce | None, Reduce | None]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from ...ir.expression import Apply
 from ...ir.ops.rounding import holds
-from ...ir.region import Reduce, Region, Scalar, transform
+from ...ir.region import Reduce, Region, Scalar
 from ...ir.types import DType
+from .contraction import with_float_sums
 from .digits import digits_of, held_by
 from .hoist_scales import factors_of, is_scale
 
@@ -30,9 +31,7 @@ def wide_factors(region: Region) -> Region:
     Before: sum k: mul(cast(x[i, k] : bf16), cast(round(mul(cast(w[j, k]), scale[j, k / 32]))))
     After:  sum k: mul(cast(x[i, k] : bf16), mul(cast(w[j, k]), scale[j, k / 32]))
     """
-    sums = (s for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and s.dtype.is_float)
-    changed = {id(s): replace(s, value=transform(s.value, _unrounded)) for s in sums}
-    return replace(region, body=tuple(changed.get(id(s), s) for s in region.body))
+    return with_float_sums(region, _unrounded)
 
 
 def _unrounded(value: Scalar) -> Scalar | None:

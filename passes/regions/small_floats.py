@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from ...ir.codes import Tabulated, mask_of, tabulate
 from ...ir.expression import Apply, Constant
-from ...ir.region import Reduce, Region, Scalar, transform
+from ...ir.region import Region, Scalar
 from ...ir.types import f32, i32
+from .contraction import with_float_sums
 
 BITS = range(4, 7)
 """Of so many bits a code's parts do not meet where they are moved to."""
@@ -24,9 +24,7 @@ def small_floats(region: Region) -> Region:
     Before: sum k: mul(x[i, k], mul(cast(where(eq(bit_and(code, 8), 0), .., neg(..)), f32), scale[..]))      code is e2m1
     After:  sum k: mul(x[i, k], mul(mul(bitcast(bit_and(bit_or(shift_left(code, 22), shift_left(code, 28)), mask)), 2^127), scale[..]))
     """
-    sums = (s for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and s.dtype.is_float)
-    changed = {id(s): replace(s, value=transform(s.value, _of_bits)) for s in sums}
-    return replace(region, body=tuple(changed.get(id(s), s) for s in region.body))
+    return with_float_sums(region, _of_bits)
 
 
 def _of_bits(value: Scalar) -> Scalar | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...ir.codes import tabulate
 from ...ir.expression import Apply, Constant
-from ...ir.region import Load, Reduce, Region, Scalar, transform
+from ...ir.region import Load, Region, Scalar
 from ...ir.types import f32, i32
+from .contraction import with_float_sums
 
 WHOLE, BITS = 2**23, 0x4B000000
 """From here on f32 holds the whole numbers, in its lowest bits what they are more; and the bits of this one."""
@@ -24,9 +23,7 @@ def small_integers(region: Region) -> Region:
     Before: sum k: mul(x[i, k], mul(cast(sub(cast(bit_and(code, 15)), 8)), scale[..]))
     After:  sum k: mul(x[i, k], mul(sub(bitcast(bit_or(cast(bit_and(code, 15)), bits of 2^23)), 2^23 + 8), scale[..]))
     """
-    sums = (s for s in region.body if isinstance(s, Reduce) and s.kind == "sum" and s.dtype.is_float)
-    changed = {id(s): replace(s, value=transform(s.value, _of_bits)) for s in sums}
-    return replace(region, body=tuple(changed.get(id(s), s) for s in region.body))
+    return with_float_sums(region, _of_bits)
 
 
 def _of_bits(value: Scalar) -> Scalar | None:
