@@ -17,7 +17,7 @@ import numpy as np
 from ..ir.control import CallFunction
 from ..ir.dims import evaluate
 from ..ir.errors import CompilerError, EngineError, OutOfMemoryError
-from ..ir.plan import Alias, Check, Host, Launch, is_native, segments, storage
+from ..ir.plan import Alias, Check, CheckPlace, Host, Launch, is_native, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
@@ -26,7 +26,7 @@ from .function import call_function
 from .memory import HINT
 from .program import Binding, Bound, Callback, Program, programs_of
 from .states import HostStates, StateMemory
-from .steps import PythonStep, prepare, refusal
+from .steps import PythonStep, misplaced, prepare, refusal
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
 
 
@@ -217,7 +217,11 @@ class _Context(Bound):
             hint = "ourcc.load(ENGINE, target=...) runs another part of the engine"
             return EngineError(f"a kernel of the engine failed with status {-status}, in steps {first} to {end - 1} of its plan", hint=hint)
         step = steps[status - 1] if 0 < status <= len(steps) else None
-        found = refusal(step, self, self.program.index[step.worst]) if isinstance(step, Check) else None
+        found = None
+        if isinstance(step, Check):
+            found = refusal(step, self, self.program.index[step.worst])
+        elif isinstance(step, CheckPlace):
+            found = misplaced(step, self.values())
         return found or EngineError(f"native code of the engine failed with status {status} in part {part}")
 
     def forget(self) -> None:

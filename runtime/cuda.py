@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir.control import CallFunction
 from ..ir.errors import EngineError, InputError
-from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
+from ..ir.plan import Call, Check, CheckPlace, Copy, Host, Launch, Zero, storage
 from ..ir.types import string
 from . import driver as cuda_driver
 from .arrays import admit, is_torch, pointer, torch_module
@@ -218,7 +218,7 @@ class _Loaded:
             if run:
                 yield Segment(self.program, number - len(run), run, self.on.modules.functions)
                 run = []
-            if isinstance(step, Check):
+            if isinstance(step, (Check, CheckPlace)):
                 yield number, step
             elif isinstance(step, (Host, Call)):
                 yield number, prepare(self.program, step, callback, call)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.dims import evaluate
 from ..ir.errors import EngineError, InputError
-from ..ir.plan import Check, storage
+from ..ir.plan import Check, CheckPlace, storage
 from ..ir.types import DType, TensorType, string
 from .arrays import is_torch, memory_at, new_output, packed, pointer, store, view
 from .captured import CapturedRuns
@@ -20,10 +20,10 @@ from .driver import Device, DriverError
 from .launches import HostProgram, Segment
 from .program import Binding, Bound, Program
 from .states import StateMemory
-from .steps import PythonStep, refusal
+from .steps import PythonStep, misplaced, refusal
 from .weights import Array, Constant, nbytes
 
-Steps: TypeAlias = Segment | tuple[int, Check | PythonStep]
+Steps: TypeAlias = Segment | tuple[int, Check | CheckPlace | PythonStep]
 """What the host program carries out, or the number of a step and what Python does for it."""
 UNTOLD = (-(2**63)).to_bytes(8, "little", signed=True)
 """A verdict when a call begins: that no index is out of range (`IN_RANGE` of `ir/ops/check.py`)."""
@@ -100,7 +100,7 @@ class Context(Bound):
         """InputError where a call would wait for the GPU, which it may not while the caller captures a graph."""
         hint = "call it outside of the capture"
         for step in self.loaded.steps:
-            if isinstance(step, tuple):
+            if isinstance(step, tuple) and not isinstance(step[1], CheckPlace):
                 what = "checks an index" if isinstance(step[1], Check) else "runs on the host"
                 raise InputError(f"this call cannot be captured in a CUDA graph: step {step[0]} of its plan {what}", hint=hint)
         for number, value in zip(self.program.inputs, inputs, strict=True):
@@ -118,6 +118,10 @@ class Context(Bound):
             if isinstance(step, Check):
                 worst = self.program.index[step.worst]
                 failure = refusal(step, self, worst, worst in self.told)
+                if failure is not None:
+                    raise failure
+            elif isinstance(step, CheckPlace):
+                failure = misplaced(step, self.values())
                 if failure is not None:
                     raise failure
             else:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..ir import dims
 from ..ir.errors import EngineError, InputError
-from ..ir.plan import Copy, Guard, Launch, Variant, Zero
+from ..ir.plan import SCALAR_LIMIT, Copy, Guard, Launch, Variant, Zero
 from .arrays import pointer
 from .contents import LIBRARY, PartContents
 from .driver import Device
@@ -102,8 +102,11 @@ class PreparedLaunch:
     def _scalars(self, variant: Variant, values: Mapping[str, int]) -> tuple[int, ...]:
         numbers = [dims.evaluate(size, values) for size in variant.scalars]
         for number in numbers:
-            if not -(2**31) <= number < 2**31:
-                raise InputError(f"launch {self.launch.name} needs the size {number} for {_shown(values)}, which does not fit 32 bits")
+            if abs(number) >= SCALAR_LIMIT:
+                raise InputError(
+                    f"launch {self.launch.name} takes the number {number} for {_shown(values)}, "
+                    f"expected {1 - SCALAR_LIMIT} to {SCALAR_LIMIT - 1}"
+                )
         return tuple(numbers)
 
     def scratch(self, binding: Binding) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import CompilerError, EngineError, VerifyError
-from ..ir.plan import Alias, Buffer, Call, Check, Host, Launch, Plan, Slot, slot_offsets, storage
+from ..ir.plan import Alias, Buffer, Call, Check, CheckPlace, Host, Launch, Plan, Slot, slot_offsets, storage
 from ..ir.plan.check import check
 from ..ir.plan.places import is_dense
 from ..ir.plan.verify import verify
@@ -204,6 +204,8 @@ def _used(plan: Plan) -> set[str]:
     for step in plan.steps:
         if isinstance(step, Check) and step.size is not None:
             found.append(step.size)
+        if isinstance(step, CheckPlace):
+            found += [step.place, step.size]
         if isinstance(step, Launch):
             found += [size for _, size in step.symbols]
             for variant in step.variants:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.control import CallFunction, functions_of, run_control
 from ..ir.dims import UNBOUNDED, evaluate
 from ..ir.errors import CompilerError, EngineError, InputError, Source
-from ..ir.plan import VALUE, Call, Check, Host
+from ..ir.plan import VALUE, Call, Check, CheckPlace, Host
 from ..ir.types import DType, TensorType, from_numpy
 from .arrays import from_torch, is_torch
 from .program import Callback, Program
@@ -78,9 +78,22 @@ def refusal(step: Check, frame: Frame, number: int, is_told: bool = False) -> Co
     if worst == IN_RANGE:
         return None
     size = None if step.size is None else evaluate(step.size, frame.values())
-    error = failure(worst, size, step.negative, step.subject)
+    return _explained(failure(worst, size, step.negative, step.subject), step)
+
+
+def misplaced(step: CheckPlace, values: Mapping[str, int]) -> CompilerError | None:
+    """The error of a place that is not there."""
+    place, size = evaluate(step.place, values), evaluate(step.size, values)
+    if (-size if step.negative else 0) <= place < size:
+        return None
+    from ..ir.ops.check import failure
+
+    return _explained(failure(place, size, step.negative, step.subject), step)
+
+
+def _explained(error: CompilerError, step: Check | CheckPlace) -> CompilerError:
     error.source = Source(step.sources[0]) if step.sources else None
-    if size is not None:
+    if isinstance(step, Check) and step.size is not None:
         error.hint = "a build with unchecked_indices leaves such an index undefined, and checks none"
     return error
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
 from ...ir.errors import UnsupportedError
-from ...ir.plan import Check, Copy, Host, Launch, Plan, Slot, Step, Zero, is_native, segments, storage, touched
+from ...ir.plan import Check, CheckPlace, Copy, Host, Launch, Plan, Slot, Step, Zero, is_native, segments, storage, touched
 from ...ir.plan.digest import digest_of
 from ...ir.plan.places import is_dense
 from ..c.abi import declaration, descriptor
@@ -137,7 +137,7 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     order = {buffer.name: n for n, buffer in enumerate(plan.buffers)}
     slots = {slot.name: n for n, slot in enumerate(plan.slots)}
     symbols = _symbol_names(plan)
-    checks = {id(step): n for n, step in enumerate(plan.steps) if isinstance(step, Check)}
+    checks = {id(step): n for n, step in enumerate(plan.steps) if isinstance(step, Check | CheckPlace)}
     lines = _declarations(pieces, names)
     for name in names:
         lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;", "    int32_t status = 0;"]
@@ -147,10 +147,17 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
             if isinstance(step, Check):
                 # INT64_MIN is what `worst_index` gives where no index is out of range.
                 lines.append(f"    if (*(const int64_t *)b{order[step.worst]} != INT64_MIN) return {checks[id(step)] + 1};")
+            elif isinstance(step, CheckPlace):
+                lines.append(f"    if ({_is_outside(step, symbols)}) return {checks[id(step)] + 1};")
             else:
                 lines += _step(plan, step, order, symbols)
         lines += ["    return status;", "}", ""]
     return lines
+
+
+def _is_outside(step: CheckPlace, names: Mapping[str, str]) -> str:
+    place, size, low = (c_dim(each, names) for each in (step.place, step.size, -step.size if step.negative else 0))
+    return f"{place} < {low} || {place} >= {size}"
 
 
 def _place(plan: Plan, name: str, order: Mapping[str, int], slots: Mapping[str, int], symbols: Mapping[str, str]) -> str:

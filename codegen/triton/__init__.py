@@ -5,7 +5,7 @@ from ...ir.extras import need
 # Every road to Triton comes through here, so that a missing Triton is said with the extra's name.
 need("triton", "NVIDIA targets (sm_*)")
 
-from .kernel import SIZE_LIMIT, Argument, TritonKernel  # noqa: E402
+from .kernel import Argument, TritonKernel  # noqa: E402
 from .printer import print_launch, print_program  # noqa: E402
 
-__all__ = ["SIZE_LIMIT", "Argument", "TritonKernel", "print_launch", "print_program"]
+__all__ = ["Argument", "TritonKernel", "print_launch", "print_program"]

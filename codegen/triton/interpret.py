@@ -9,8 +9,9 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.errors import InputError, ToolchainError
+from ...ir.plan import SCALAR_LIMIT
 from .children import INTERPRETERS
-from .kernel import SIZE_LIMIT, TritonKernel
+from .kernel import TritonKernel
 
 
 def interpret(
@@ -45,6 +46,6 @@ def interpret(
 def _size(kernel: TritonKernel, name: str, sizes: Mapping[str, int]) -> int:
     if name not in sizes:
         raise InputError(f"kernel {kernel.name}: size {name} is missing, expected {', '.join(kernel.sizes)}")
-    if not 0 <= sizes[name] < SIZE_LIMIT:
-        raise InputError(f"kernel {kernel.name}: size {name} is {sizes[name]}, expected 0 to {SIZE_LIMIT - 1}")
+    if abs(sizes[name]) >= SCALAR_LIMIT:
+        raise InputError(f"kernel {kernel.name}: size {name} is {sizes[name]}, expected {1 - SCALAR_LIMIT} to {SCALAR_LIMIT - 1}")
     return sizes[name]

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from ...ir.dims import Dim
 
-# A size that a kernel receives must stay below this, so that 32-bit indices of the last, partly filled tile do not wrap.
-SIZE_LIMIT = 2**31 - 2**20
-
 
 @dataclass(frozen=True)
 class Argument:
@@ -63,7 +60,7 @@ class TritonKernel:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Names of the symbols to pass after the buffers, in order; each must be in 0..SIZE_LIMIT - 1."""
+        """Names of the symbols to pass after the buffers, in order; each within `SCALAR_LIMIT`."""
         return tuple(argument.name for argument in self.arguments if argument.kind == "size")
 
 

@@ -15,7 +15,7 @@ HIDDEN_POINTERS = 2
 def variant(compiled: CompiledKernel, guard: Guard | None = None) -> Variant:
     """The kernel as a variant.
 
-    The launch passes the `arguments` as pointers, the `scalars` as i32 (each below `SIZE_LIMIT`), and
+    The launch passes the `arguments` as pointers, the `scalars` as i32 (each within `SCALAR_LIMIT`), and
     `HIDDEN_POINTERS` pointers, the first to `scratch` bytes for every program; blocks of 32 * warps threads, as the cubin is for, on
     a grid of one dimension (none if it is 0), with `shared` bytes of dynamic shared memory.
     """

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ...ir.errors import UnsupportedError
+from ...ir.plan import SCALAR_LIMIT
 from ...ir.tile import checks_of as checks_of_access
 from ...ir.tile import expand_launch, flatten, launch_scope, varies_over
 from ...ir.tile.program import (
@@ -34,7 +35,7 @@ from . import indices, primitives
 from .emitter import RESERVED, Emitter, Tile, check_extent
 from .grid import open_grid
 from .helpers import SOURCES, closure
-from .kernel import SIZE_LIMIT, Argument, TritonKernel
+from .kernel import Argument, TritonKernel
 from .primitives import language_type
 from .values import expression, local_axes, tile
 from .words import bare, shape_text
@@ -154,11 +155,11 @@ def _statement_symbols(statement: Statement) -> set[str]:
 
 
 def _bounded(symbols: tuple[str, ...], facts: Facts) -> Facts:
-    """Facts in which every size is known to be at least 0 and below what a kernel takes."""
+    """Facts in which every size is known to be one that a kernel takes. What the data or the caller say may be negative."""
     for name in symbols:
         known = facts.ranges.get(name, dims.Range(0, None))
-        low = 0 if known.low is None else max(0, known.low)
-        high = SIZE_LIMIT - 1 if known.high is None else min(known.high, SIZE_LIMIT - 1)
+        low = 1 - SCALAR_LIMIT if known.low is None else max(known.low, 1 - SCALAR_LIMIT)
+        high = SCALAR_LIMIT - 1 if known.high is None else min(known.high, SCALAR_LIMIT - 1)
         facts = facts.with_range(name, low, high, facts.divisors.get(name, 1))
     return facts
 

@@ -42,12 +42,15 @@ def transpose(b: Builder, x: Value, order: Sequence[int]) -> Value:
     return result
 
 
-def with_place(b: Builder, x: Value, axis: int, place: Dim = 0) -> Value:
-    """x, whose axis must have a place (0: must not be empty): an error at run time, and no op where it is known to have it."""
+def with_place(b: Builder, x: Value, axis: int, place: Dim = 0, negative: bool = False) -> Value:
+    """x, whose axis must have a place (0: must not be empty; `negative`: also from the end): an error at run time.
+
+    No op where it is known to have it.
+    """
     size, facts = x.shape[axis], b.module.facts
-    if dims.at_most(0, place, facts) is True and dims.at_most(place, size - 1, facts) is True:
+    if dims.at_most(-size if negative else 0, place, facts) is True and dims.at_most(place, size - 1, facts) is True:
         return x
-    result: Value = b.check_place(x, axis=axis, place=place)
+    result: Value = b.check_place(x, axis=axis, place=place, negative=negative)
     return result
 
 

@@ -1,8 +1,9 @@
 """Checks: what an importer says where the source's definition makes an index out of range, or a divisor of 0, an error.
 
 `check_index`, `check_place` and `check_divisor` stand in the data flow and mean the error. Before kernels are made, the
-pass `place_index_checks` drops them where they are known to hold; elsewhere they become a small reduction, `worst_index`
-or `worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program.
+pass `place_index_checks` drops them where they are known to hold; elsewhere indices and divisors become a small reduction,
+`worst_index` or `worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program. Places are numbers that
+the host knows: they become `refuse_place`, which nothing runs for and which comes before what uses them.
 """
 
 from __future__ import annotations
@@ -110,25 +111,31 @@ def _() -> Iterator[Sample]:
 
 
 @structured()
-def check_place(x: Tensor, /, *, axis: int, place: Dim = 0, counted: bool = False) -> Tensor:
-    """x, whose `axis` must have a `place` (from the front; 0: it must not be empty), or so many with `counted`; else an error."""
-    (index,) = bound((place,))
-    size = x.shape[axis] + counted
-    if not 0 <= index < size:
-        raise failure(index, size, False, f"axis {axis} of the operand")
+def check_place(x: Tensor, /, *, axis: int, place: Dim = 0, counted: bool = False, negative: bool = False) -> Tensor:
+    """x, whose `axis` must have a `place` (0: it must not be empty), or so many with `counted`; else an error.
+
+    With `negative` places below 0 count from the end.
+    """
+    place, size = bound((place, x.shape[axis] + int(counted)))
+    _expect_place(place, size, negative, f"axis {axis} of the operand")
     return x
 
 
+def _expect_place(place: int, size: int, negative: bool, subject: str) -> None:
+    if not (-size if negative else 0) <= place < size:
+        raise failure(place, size, negative, subject)
+
+
 @check_place.infers
-def _(x: TensorType, *, axis: int, place: Dim, counted: bool) -> TensorType:
-    axis_of("check_place", axis, x.rank)
-    if dims.at_most(0, place) is False or dims.at_most(place + 1, x.shape[axis] + counted) is False:
+def _(x: TensorType, *, axis: int, place: Dim, counted: bool, negative: bool) -> TensorType:
+    size = x.shape[axis_of("check_place", axis, x.rank)] + int(counted)
+    if dims.at_most(-size if negative else 0, place) is False or dims.at_most(place + 1, size) is False:
         raise VerifyError(f"check_place: dimension {axis} of {x} has no place {place}")
     return x
 
 
 @check_place.region
-def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim, counted: bool) -> None:
+def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim, counted: bool, negative: bool) -> None:
     _passed_on(r, x)
 
 
@@ -138,9 +145,12 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(0, 3, dtype=i32),), {"axis": 1, "place": 2})
     yield Sample((draw(0, 3),), {"axis": 0, "counted": True})
     yield Sample((draw(2, 3),), {"axis": 1, "place": 3, "counted": True})
+    yield Sample((draw(2, 3),), {"axis": 1, "place": -3, "negative": True})
     yield refused((draw(3),), "axis 1 is out of range for rank 1", axis=1)
     yield refused((draw(3),), "dimension 0 of f32[3] has no place 3", axis=0, place=3)
     yield refused((draw(3),), "dimension 0 of f32[3] has no place 4", axis=0, place=4, counted=True)
+    yield refused((draw(3),), "dimension 0 of f32[3] has no place -1", axis=0, place=-1)
+    yield refused((draw(3),), "dimension 0 of f32[3] has no place -4", axis=0, place=-4, negative=True)
 
 
 # --- worst_index ------------------------------------------------------------------------------------------------------
@@ -270,3 +280,25 @@ def _(worst: TensorType, *, size: Dim | None, negative: bool, subject: str) -> t
 def _() -> Iterator[Sample]:
     yield Sample((np.asarray(IN_RANGE, np.int64),), {"size": 5})
     yield refused((draw(3, dtype=i64),), "refuse_index: got i64[3], expected i64[]", size=3)
+
+
+# --- refuse_place -----------------------------------------------------------------------------------------------------
+
+
+@opaque(traits=("impure",))
+def refuse_place(*, place: Dim, size: Dim, negative: bool = False, subject: str = "the operand") -> tuple[Tensor, ...]:
+    """An error unless `subject` has the `place`: 0..size-1, with `negative` from -size on."""
+    place, size = bound((place, size))
+    _expect_place(place, size, negative, subject)
+    return ()
+
+
+@refuse_place.infers
+def _(*, place: Dim, size: Dim, negative: bool, subject: str) -> tuple[TensorType, ...]:
+    return ()
+
+
+@refuse_place.samples
+def _() -> Iterator[Sample]:
+    yield Sample((), {"place": 4, "size": 5})
+    yield Sample((), {"place": -5, "size": 5, "negative": True})

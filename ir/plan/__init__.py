@@ -2,16 +2,36 @@
 
 from .json import from_json, to_json
 from .plan import SLOT_ALIGNMENT, Plan, Planned, segments, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, called, is_native, reads, touched, writes
+from .steps import (
+    SCALAR_LIMIT,
+    VALUE,
+    Call,
+    Check,
+    CheckPlace,
+    Copy,
+    Guard,
+    Host,
+    Launch,
+    Step,
+    Variant,
+    Zero,
+    called,
+    is_native,
+    reads,
+    touched,
+    writes,
+)
 from .storage import Alias, Buffer, Slot, State, StateDeclaration, Storage
 
 __all__ = [
+    "SCALAR_LIMIT",
     "SLOT_ALIGNMENT",
     "VALUE",
     "Alias",
     "Buffer",
     "Call",
     "Check",
+    "CheckPlace",
     "Copy",
     "Guard",
     "Host",

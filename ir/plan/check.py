@@ -20,7 +20,7 @@ from ..types import TensorType, i32
 from . import storage
 from .places import READ_ONLY, SLOT, Place, Places, Root, holds_each_once, known_at_entry
 from .plan import Plan
-from .steps import Call, Copy, Host, Launch, Step, Zero
+from .steps import Call, Check, CheckPlace, Copy, Host, Launch, Step, Zero
 
 
 def check(plan: Plan) -> None:
@@ -75,6 +75,8 @@ class _Checker:
             elif isinstance(step, Zero):
                 self.sizes(step.target)
                 self.write(step.target)
+            elif isinstance(step, CheckPlace):
+                self._need((step.place, step.size), "a place that is checked depends on")
             else:
                 self.sizes(step.worst)
                 self._need(() if step.size is None else (step.size,), "the size that indices are checked against depends on")
@@ -319,7 +321,9 @@ def _described(step: Step) -> str:
         return f"call {step.target}"
     if isinstance(step, Copy):
         return f"copy {step.source} to {step.target}"
-    return f"zero {step.target}" if isinstance(step, Zero) else f"check {step.worst}"
+    if isinstance(step, Check):
+        return f"check {step.worst}"
+    return f"zero {step.target}" if isinstance(step, Zero) else f"check_place {step.place}"
 
 
 __all__ = ["check", "own_arguments"]

@@ -27,7 +27,7 @@ from . import storage
 from .lives import arena_lives
 from .places import known_at_entry
 from .plan import Plan, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, called
+from .steps import VALUE, Call, Check, CheckPlace, Copy, Host, Launch, Step, Variant, Zero, called
 
 Array = np.ndarray[Any, Any]
 
@@ -163,6 +163,10 @@ class _Machine:
             self.write(step.target, np.array(self.read(step.source)))
         elif isinstance(step, Zero):
             self.view(step.target)[...] = 0
+        elif isinstance(step, CheckPlace):
+            place, size = (dims.evaluate(each, self.values) for each in (step.place, step.size))
+            if not (-size if step.negative else 0) <= place < size:
+                raise failure(place, size, step.negative, step.subject)
         else:
             self.check(step)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -21,6 +20,7 @@ from ..scan import MAXIMUM_DEPTH
 from ..types import DTYPES, DType, TensorType
 from .plan import Plan
 from .steps import Guard
+from .steps import kind as kind_of
 
 REPEATED = (TensorType, Layout, Guard)
 """What stands in a plan many times, and is immutable."""
@@ -251,7 +251,7 @@ def _choice(arguments: tuple[Any, ...]) -> Codec:
     if type(None) in arguments:
         some = _codec(functools.reduce(operator.or_, [declared for declared in arguments if declared is not type(None)]))
         return Codec(lambda v: None if v is None else some.write(v), lambda data: None if data is None else some.read(data))
-    kinds: dict[str, Codec] = {_kind(declared): _codec(declared) for declared in arguments}
+    kinds: dict[str, Codec] = {kind_of(declared): _codec(declared) for declared in arguments}
 
     def read(data: Any) -> Any:
         kind = data.get("kind") if isinstance(data, dict) else data
@@ -264,15 +264,11 @@ def _choice(arguments: tuple[Any, ...]) -> Codec:
             raise damage.below(f" ({kind})") from None
 
     def write(value: Any) -> Any:
-        kind = _kind(type(value))
+        kind = kind_of(type(value))
         fields = kinds[kind].write(value)
         return {"kind": kind, **fields} if fields else kind
 
     return Codec(write, read)
-
-
-def _kind(declared: type) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", declared.__name__).lower()
 
 
 def _write_attribute(value: Any) -> Any:

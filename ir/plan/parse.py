@@ -17,7 +17,7 @@ from ..scan import Scanner
 from ..winograd import Filtering
 from . import storage
 from .plan import Plan
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero
+from .steps import VALUE, Call, Check, CheckPlace, Copy, Guard, Host, Launch, Step, Variant, Zero
 from .storage import Buffer, Slot, StateDeclaration, Storage
 
 _LAYOUT = re.compile(r"[ \t]*([\w/% \t]*?)[ \t]*(?=\bof[ \t]*\[|\bover[ \t]*\()")
@@ -69,6 +69,7 @@ class _Parser(Scanner):
             "copy": self.copy,
             "zero": lambda: Zero(self.buffer()),
             "check": self.check,
+            "check_place": self.check_place,
         }
 
     # --- words ---
@@ -327,12 +328,22 @@ class _Parser(Scanner):
         worst = self.buffer()
         self.require("of")
         subject = self.string()
-        size: Dim | None = None
-        if self.keyword("size"):
-            self.expect("(")
-            size = self.dim(")")
-            self.expect(")")
+        size = self.number_between() if self.keyword("size") else None
         return Check(worst, size, self.keyword("negative"), subject, self.sources())
+
+    def check_place(self) -> CheckPlace:
+        place = self.number_between()
+        self.require("of")
+        subject = self.string()
+        self.require("size")
+        return CheckPlace(place, self.number_between(), self.keyword("negative"), subject, self.sources())
+
+    def number_between(self) -> Dim:
+        """A number in parentheses."""
+        self.expect("(")
+        found = self.dim(")")
+        self.expect(")")
+        return found
 
 
 def _layout(factors: str, axes: tuple[str, ...] | None, rank: int) -> Layout:

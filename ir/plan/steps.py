@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,6 +14,11 @@ IN_C = frozenset({"sample_token", "search_sorted", "sort", "top_k"})
 """Routines that are written in C too (`codegen/host/routines.py`): on a CPU they are native code."""
 VALUE = -1
 """In the place of an axis: the symbol is not a size of a result but its value."""
+
+
+SCALAR_LIMIT = 2**31 - 2**20
+"""The scalars of a GPU's kernels stay below this and above what is as far below 0, so that 32-bit indices of the last, partly filled
+tile do not wrap."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class Guard:
 class Variant:
     """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU).
 
-    On a GPU the kernel takes its arguments (pointers), its scalars (i32) and two scratch pointers; the first points to
-    `scratch` bytes for each program of the grid, the second is null.
+    On a GPU the kernel takes its arguments (pointers), its scalars (i32 within `SCALAR_LIMIT`) and two scratch pointers; the first
+    points to `scratch` bytes for each program of the grid, the second is null.
     """
 
     kernel: str
@@ -118,7 +124,26 @@ class Check:
     sources: tuple[str, ...] = ()
 
 
-Step: TypeAlias = Launch | Host | Call | Copy | Zero | Check
+@dataclass(frozen=True)
+class CheckPlace:
+    """An error unless `subject` has the `place`: 0..size-1, with `negative` from -size on.
+
+    The host knows both numbers: on every target the check holds before the next step begins, so what launches do there is in place.
+    """
+
+    place: Dim
+    size: Dim
+    negative: bool
+    subject: str
+    sources: tuple[str, ...] = ()
+
+
+Step: TypeAlias = Launch | Host | Call | Copy | Zero | Check | CheckPlace
+
+
+def kind(declared: type) -> str:
+    """The word of a kind of step in files and messages: check_place of CheckPlace."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", declared.__name__).lower()
 
 
 def reads(step: Step) -> tuple[str, ...]:

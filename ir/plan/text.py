@@ -25,7 +25,7 @@ from ..graph.text import attribute_text, facts_text, name_text, string_text
 from ..layout import Layout
 from . import storage
 from .plan import Plan
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero
+from .steps import VALUE, Call, Check, CheckPlace, Copy, Guard, Host, Launch, Step, Variant, Zero
 from .storage import Buffer, Slot, StateDeclaration
 
 
@@ -153,6 +153,11 @@ def _check(step: Check) -> list[str]:
     return [f"check {buffer_name(step.worst)} of {string_text(step.subject)}{size}{negative}{_sources(step.sources)}"]
 
 
+def _check_place(step: CheckPlace) -> list[str]:
+    negative = " negative" if step.negative else ""
+    return [f"check_place ({step.place}) of {string_text(step.subject)} size ({step.size}){negative}{_sources(step.sources)}"]
+
+
 _STEPS: Mapping[type, Callable[[Any], list[str]]] = {
     Launch: _launch,
     Host: _host,
@@ -160,4 +165,5 @@ _STEPS: Mapping[type, Callable[[Any], list[str]]] = {
     Copy: lambda step: [f"copy {buffer_name(step.target)} = {buffer_name(step.source)}"],
     Zero: lambda step: [f"zero {buffer_name(step.target)}"],
     Check: _check,
+    CheckPlace: _check_place,
 }

@@ -16,7 +16,8 @@ from ..errors import ParseError, VerifyError
 from ..types import TensorType, i64, string
 from . import storage
 from .plan import Plan
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
+from .steps import VALUE, Call, Check, CheckPlace, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
+from .steps import kind as kind_of
 from .storage import Buffer
 from .verify_storage import declared, undeclared, verify_storage
 
@@ -321,6 +322,9 @@ class _Verifier:
             raise VerifyError(f"{self.where()} looks at %{step.worst}: {self.plan.named[step.worst].type}, expected i64[]")
         self.sizes(() if step.size is None else (step.size,), f"{self.where()}: its size")
 
+    def check_place(self, step: CheckPlace) -> None:
+        self.sizes((step.place, step.size), f"{self.where()}: its place or size")
+
 
 _RULES: Mapping[type, Callable[[_Verifier, Any], None]] = {
     Launch: _Verifier.launch,
@@ -329,12 +333,13 @@ _RULES: Mapping[type, Callable[[_Verifier, Any], None]] = {
     Copy: _Verifier.copy,
     Zero: _Verifier.zero,
     Check: _Verifier.check,
+    CheckPlace: _Verifier.check_place,
 }
 
 
 def _title(step: Step) -> str:
     named = {Launch: "name", Host: "routine", Call: "target"}.get(type(step))
-    return type(step).__name__.lower() + (f" {getattr(step, named)}" if named else "")
+    return kind_of(type(step)) + (f" {getattr(step, named)}" if named else "")
 
 
 def _kind(buffer: Buffer) -> str:

@@ -1,4 +1,7 @@
-"""Checks of indices and divisors: those that cannot fail go, the others become a small reduction and a step of the plan."""
+"""Checks of indices, places and divisors: those that cannot fail go, the others become steps of the plan.
+
+What only data say needs a small reduction first; a place is a number that the host knows.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ from .index_range import Bounds, bounds_of
 CHECKS = ("check_index", "check_place", "check_divisor")
 MOVES = frozenset({"cast", "reshape", "transpose", "broadcast_to", "slice", *CHECKS})
 Key = tuple[Value | Dim, Dim | None, bool]
+"""What is checked against which size, and whether it counts from the end too."""
 
 
 @dataclass(frozen=True)
 class DropIndexChecks(RulePass):
     """Drop every check of indices: what one out of range gives is then undefined, within the operand's memory.
+
+    Checks of places stay: they cost nothing, and kernels that write at a place rely on them.
 
     Before: %i = check_index(%ids) {size = 30522}   %y = take(@words, %i) {axis = 0}
     After:  %y = take(@words, %ids) {axis = 0}
@@ -34,9 +40,9 @@ class DropIndexChecks(RulePass):
 
 
 class CheckOf(Rule):
-    """check_index(i) -> i; check_place(x) -> x"""
+    """check_index(i) -> i"""
 
-    ops: ClassVar[tuple[str, ...]] = ("check_index", "check_place")
+    ops: ClassVar[tuple[str, ...]] = ("check_index",)
 
     def check(self, op: Op, module: Module) -> str | None:
         """Always."""
@@ -53,8 +59,8 @@ class CheckOfKnown(CheckOf):
 
     def check(self, op: Op, module: Module) -> str | None:
         if op.name == "check_place":
-            x, place = operand(op, 0), op.attrs["place"]
-            known = Bounds(place, place).within(0, x.shape[op.attrs["axis"]] + op.attrs["counted"] - 1, module.facts)
+            place, size = op.attrs["place"], _size(op)
+            known = Bounds(place, place).within(-size if op.attrs["negative"] else 0, size - 1, module.facts)
             return None if known else "the axis is not known to have that place"
         found = bounds_of(op.operands[0], module.facts)
         if op.name == "check_divisor":
@@ -73,6 +79,9 @@ class PlaceIndexChecks(Pass):
     Before: %i = check_index(%ids) {size = 30522}   %y = take(@words, %i) {axis = 0}
     After:  %w = worst_index(%ids) {size = 30522}   refuse_index(%w) {size = 30522, subject = "input 'ids'"}
             %y = take(@words, %ids) {axis = 0}
+
+    Before: %p = check_place(%x) {axis = 0, place = N}
+    After:  refuse_place() {place = N, size = 11, subject = "axis 0 of input 'x'"}
     """
 
     def run(self, module: Module, context: PassContext) -> bool:
@@ -96,18 +105,31 @@ def _place(module: Module, graph: Graph, context: PassContext) -> bool:
         if op.name not in CHECKS:
             continue
         g = rewriter.builder(op)
-        checked, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
-        key, subject = checked, _subject(checked, graph)
+        checked, negative = operand(op, 0), op.attrs.get("negative", False)
+        key: Key = checked, op.attrs.get("size"), negative
         if op.name == "check_place":
-            size, key = checked.shape[op.attrs["axis"]] + op.attrs["counted"], op.attrs["place"]
-            subject = f"{_axis(checked, op.attrs['axis'])} of {subject}"
-        if (key, size, negative) not in placed:
-            placed.add((key, size, negative))
-            indices = g.dim(value=key) if op.name == "check_place" else checked
-            worst = g.worst_divisor(indices) if size is None else g.worst_index(indices, size=size, negative=negative)
-            g.refuse_index(worst, size=size, negative=negative, subject=subject)
+            key = op.attrs["place"], _size(op), negative
+        if key not in placed:
+            placed.add(key)
+            _refuse(g, op, key, _subject(checked, graph))
         rewriter.replace(op, (checked,))
     return rewriter.changes > 0
+
+
+def _refuse(g: Builder, op: Op, key: Key, subject: str) -> None:
+    what, size, negative = key
+    if op.name == "check_place":
+        subject = f"{_axis(operand(op, 0), op.attrs['axis'])} of {subject}"
+        g.refuse_place(place=what, size=size, negative=negative, subject=subject)
+        return
+    worst = g.worst_divisor(what) if size is None else g.worst_index(what, size=size, negative=negative)
+    g.refuse_index(worst, size=size, negative=negative, subject=subject)
+
+
+def _size(op: Op) -> Dim:
+    """How many places the axis of a `check_place` has, with `counted` the number of counts."""
+    size: Dim = operand(op, 0).shape[op.attrs["axis"]] + int(op.attrs["counted"])
+    return size
 
 
 def _axis(x: Value, axis: int) -> str:

@@ -15,6 +15,7 @@ from ...ir.plan import (
     Buffer,
     Call,
     Check,
+    CheckPlace,
     Copy,
     Guard,
     Host,
@@ -41,6 +42,7 @@ from ..fusion.partition import HostOp
 from .arena import Lifetime, assign_slots
 from .in_place import in_place
 from .schedule import Scheduled
+from .symbols import given, numbers_given
 
 ALIGNMENT = 64
 NO_SLOT = storage.Arena("")
@@ -153,14 +155,13 @@ class _Planner:
     """Symbols that the caller's shapes and integers bind."""
     bound: set[str] = field(default_factory=set)
     """Those, and what the steps so far have bound."""
+    unchecked: list[CheckPlace] = field(default_factory=list)
+    """Checks of places whose numbers the steps so far do not tell."""
 
     def run(self, units: Sequence[Scheduled | HostOp]) -> Plan:
         inputs = []
         graph = self.graph
-        read = {op.attrs["symbol"]: op.operands[0] for op in graph if op.name == "item"}
-        self.numbers = {str(symbol): value for symbol, value in read.items() if value in graph.arguments and value is not None}
-        sizes = (size for value in graph.arguments for size in value.shape)
-        self.given = frozenset(self.numbers).union(*map(dims.symbols, sizes))
+        self.numbers, self.given = numbers_given(graph), given(graph)
         self.bound = set(self.given)
         for value in graph.arguments:
             name = self._add(value, value.type, storage.Input())
@@ -186,9 +187,12 @@ class _Planner:
             copy = self._new(value.type, storage.Output())
             self.outputs.append((name, copy))
             copies.append((value, copy))
+        self.unchecked = [_check_place(unit.op) for unit in units if isinstance(unit, HostOp) and unit.op.name == "refuse_place"]
+        self._check_places()
         for unit in units:
             if isinstance(unit, HostOp):
                 self._host(unit.op)
+                self._check_places()
             else:
                 self._launches(unit)
         for place, value in passed:
@@ -268,6 +272,9 @@ class _Planner:
         if op.name == "item" and str(op.attrs["symbol"]) in self.numbers and not _is_read(op, self.graph):
             # The caller's own integer: it is known before the first step.
             return
+        if op.name == "refuse_place":
+            # It stands where its numbers were first known, before all that relies on it.
+            return
         reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
         binds = self._binds(op)
         self.bound.update(symbol for symbol, _, _ in binds)
@@ -282,6 +289,12 @@ class _Planner:
             self.steps.append(Call(op.attrs["target"], op.attrs["key"], reads, writes, binds, sources))
             return
         self.steps.append(Host(op.name, op.attrs, reads, writes, binds, sources))
+
+    def _check_places(self) -> None:
+        """The checks of places for which the steps so far are enough: nothing has been launched that relies on them."""
+        ready = [check for check in self.unchecked if dims.symbols(check.place) | dims.symbols(check.size) <= self.bound]
+        self.steps += ready
+        self.unchecked = [check for check in self.unchecked if check not in ready]
 
     def _binds(self, op: Op) -> tuple[tuple[str, int, int], ...]:
         """The symbols that a step gives values; where two results have one new size, the first says what it is."""
@@ -367,6 +380,11 @@ class _Planner:
 
 def _declared(state: State) -> StateDeclaration:
     return StateDeclaration(state.name, state.type, state.initial.name if state.initial is not None else "")
+
+
+def _check_place(op: Op) -> CheckPlace:
+    sources = (str(op.source),) if op.source else ()
+    return CheckPlace(op.attrs["place"], op.attrs["size"], op.attrs["negative"], op.attrs["subject"], sources)
 
 
 def points(axis: GridAxis) -> dims.Dim:

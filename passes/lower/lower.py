@@ -23,6 +23,7 @@ from ...ir.workload import Workload
 from ..fusion.decision import Decision, decisions
 from ..fusion.partition import Fusion, HostOp
 from .build_plan import Kept, Kernels, Lowered, build_plan
+from .refusals import refusals_first
 from .schedule import Scheduled, Scheduler, place_of
 from .shared_layouts import share_layouts
 from .telling import Telling
@@ -53,7 +54,7 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
 
     told = Telling(target)
     for fusion, planned in zip(fusions, share_layouts(every, again), strict=True):
-        units = told.units(fusion.graph, planned)
+        units = told.units(fusion.graph, refusals_first(fusion.graph, planned) if fusion.graph.ties else planned)
         plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
         try:
             # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.

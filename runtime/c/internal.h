@@ -245,14 +245,15 @@ struct declaration {
     const char *name, *initial; /* an empty initial means zeros */
     struct type type;
 };
-enum step_kind { STEP_LAUNCH, STEP_COPY, STEP_ZERO, STEP_CHECK };
+enum step_kind { STEP_LAUNCH, STEP_COPY, STEP_ZERO, STEP_CHECK, STEP_CHECK_PLACE };
 struct step {
     enum step_kind kind;
     size_t source; /* of a copy */
     size_t *writes;
     size_t write_count;
-    size_t worst;           /* of a check */
-    const struct dim *size; /* null: integers are divided by 0 */
+    size_t worst;            /* of a check of indices */
+    const struct dim *place; /* of a check of a place */
+    const struct dim *size;  /* null: integers are divided by 0 */
     bool negative;
     const char *subject, *origin; /* what the indices are, and whose op reads by them (or null) */
 };

@@ -285,6 +285,15 @@ static void read_check(const struct reading *reading, const struct json *json, s
     if (type->dtype != OURCC_I64 || type->rank) ourcc_damaged(&reading->document, "a check reads what is no scalar i64");
 }
 
+static void read_check_place(const struct reading *reading, const struct json *json, struct step *step) {
+    step->kind = STEP_CHECK_PLACE;
+    step->place = dim_of(reading, ourcc_field(json, "place"));
+    step->size = dim_of(reading, ourcc_field(json, "size"));
+    step->negative = ourcc_need(&reading->document, json, "negative", JSON_TRUE)->kind == JSON_TRUE;
+    step->subject = ourcc_need(&reading->document, json, "subject", JSON_TEXT)->text;
+    step->origin = first_source(reading, json);
+}
+
 /* A step that only Python takes: the plan is read no further. */
 static const char *needs_python(const struct reading *reading, const char *kind, const struct json *json, size_t number) {
     char text[500];
@@ -309,6 +318,8 @@ static void read_steps(const struct reading *reading, const struct json *json) {
             read_launch(reading, each, step);
         else if (strcmp(kind, "check") == 0)
             read_check(reading, each, step);
+        else if (strcmp(kind, "check_place") == 0)
+            read_check_place(reading, each, step);
         else if (strcmp(kind, "copy") == 0 || strcmp(kind, "zero") == 0) {
             step->kind = *kind == 'c' ? STEP_COPY : STEP_ZERO;
             if (step->kind == STEP_COPY) step->source = buffer_of(reading, ourcc_field(each, "source"));

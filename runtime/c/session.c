@@ -229,11 +229,13 @@ static _Noreturn void fail_call(struct task *task, const struct plan *plan, ourc
     if (status == -ENOMEM) ourcc_fail(task, OURCC_MEMORY, "out of memory: a kernel found none for its arrays in function '%s'", plan->name);
     if (status < 0) ourcc_fail(task, OURCC_FAILED, "a kernel of the engine failed with status %d in function '%s'", -status, plan->name);
     const struct step *step = ran < plan->step_count ? &plan->steps[ran] : NULL;
-    if (!step || step->kind != STEP_CHECK) ourcc_fail(task, OURCC_FAILED, "native code of the engine failed with status %d", status);
+    bool is_place = step && step->kind == STEP_CHECK_PLACE;
+    if (!step || (step->kind != STEP_CHECK && !is_place)) ourcc_fail(task, OURCC_FAILED, "native code of the engine failed with status %d", status);
     const char *at = step->origin ? ", at " : "", *origin = step->origin ? step->origin : "";
     if (!step->size) ourcc_fail(task, OURCC_INPUT, "%s divides integers by 0%s%.300s", step->subject, at, origin);
-    int64_t index, size = ourcc_evaluate(task, step->size, context->binding.values);
-    memcpy(&index, address(plan, session, context, task, step->worst), sizeof index);
+    int64_t size = ourcc_evaluate(task, step->size, context->binding.values);
+    int64_t index = is_place ? ourcc_evaluate(task, step->place, context->binding.values)
+                             : *(const int64_t *)address(plan, session, context, task, step->worst);
     if (size < 1)
         ourcc_fail(task, OURCC_INPUT, "index %lld of %s is out of range, expected none, as what it indexes is empty%s%.300s",
                    (long long)index, step->subject, at, origin);

@@ -21,14 +21,16 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module, simplify
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
-from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.graph.reference import bind_attribute, interpret, judge
+from ourcc.ir.ops import table
 from ourcc.ir.ops.check import IN_RANGE, told
-from ourcc.ir.plan import Check, Copy, Launch, Zero, storage
+from ourcc.ir.plan import VALUE, Check, CheckPlace, Copy, Host, Launch, Zero, storage
 from ourcc.ir.target import gpu_target
 from ourcc.passes.lower.build_plan import Lowered
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.runtime.launches import holds
+from ourcc.runtime.steps import misplaced
 
 from ..models import models
 from ..models.onnx_files import shapes_of, write_onnx
@@ -51,6 +53,7 @@ def lowered(name: str, path: Path) -> tuple[Module, Lowered]:
 def run_plan(module: Module, found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """The outputs of a plan whose kernels Triton's interpreter runs."""
     plan, kernels = found.plan, {name: printed(found, name) for name in found.kernels}
+    sizes = dict(sizes)
     memory: dict[str, Array] = {}
     for buffer in plan.buffers:
         if isinstance(buffer.storage, storage.Constant):
@@ -68,6 +71,17 @@ def run_plan(module: Module, found: Lowered, inputs: Sequence[Array], sizes: Map
             memory[step.target][...] = 0
         elif isinstance(step, Copy):
             memory[step.target] = memory[step.source].copy()
+        elif isinstance(step, Host):
+            operands = tuple(memory[name] for name in step.reads)
+            attrs = {name: bind_attribute(value, sizes) for name, value in step.attrs.items()}
+            arrays = table.run(table.OPS[step.routine], operands, attrs, tuple(plan.named[name].type for name in step.writes), False)
+            assert all(axis == VALUE for _, _, axis in step.binds), f"{step} makes a size"
+            sizes |= {symbol: int(arrays[result]) for symbol, result, _ in step.binds}
+            memory |= dict(zip(step.writes, arrays, strict=True))
+        elif isinstance(step, CheckPlace):
+            failure = misplaced(step, sizes)
+            if failure is not None:
+                raise failure
         elif isinstance(step, Check):
             assert told(int(memory[step.worst])) == IN_RANGE
         else:

@@ -90,6 +90,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "passes/lower/in_place.py",
         "passes/regions/shadows.py",
     ),
+    "tests/passes/lower/test_refusals.py": ("passes/lower/symbols.py",),
     "tests/passes/lower/test_build_plan.py": (
         "passes/quantize/words.py",
         "passes/recognize/absorb_scales.py",

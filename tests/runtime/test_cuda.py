@@ -13,7 +13,22 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError, OutOfMemoryError
-from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, from_json, storage, to_json
+from ourcc.ir.plan import (
+    Buffer,
+    Call,
+    Check,
+    CheckPlace,
+    Copy,
+    Guard,
+    Launch,
+    Plan,
+    Slot,
+    StateDeclaration,
+    Variant,
+    from_json,
+    storage,
+    to_json,
+)
 from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, PartContents, captured, device_memory
@@ -249,7 +264,7 @@ def test_launches_that_cannot_run(gpu):
         Engine(contents(launch(grid=(1, 1, 1, B))))(x)
     with pytest.raises(InputError, match="launch l0 needs 100000 blocks along one axis for B = 3, N = 8, expected at most 65535"):
         Engine(contents(launch(grid=(1, 100_000))))(x)
-    with pytest.raises(InputError, match="launch l0 needs the size 8589934592 for B = 3, N = 8, which does not fit 32 bits"):
+    with pytest.raises(InputError, match=r"launch l0 takes the number 8589934592 for B = 3, N = 8, expected -2146435071 to 2146435071"):
         Engine(contents(launch(scalars=(N * 2**30, N))))(x)
     with pytest.raises(EngineError, match=r"engine holds no kernel gone.cubin for sm_90a"):
         Engine(contents(launch(kernel="gone")))
@@ -278,6 +293,26 @@ def test_a_check_is_read_at_the_end_of_the_call(gpu):
         engine(x, np.asarray(9, np.int64))
     y, _ = engine(x, np.asarray(-(2**63), np.int64))
     np.testing.assert_array_equal(y, 3 * x)
+    assert from_json(to_json(checked)) == checked
+
+
+def test_a_place_is_checked_before_a_kernel_is_launched(gpu):
+    """The host knows the numbers: nothing is queued, and no call waits for the GPU."""
+    double = gpu()
+    base = plan()
+    checks = (CheckPlace(B - 4, 3, True, "axis 0 of input 'x'", ("select",)), CheckPlace(N, 9, False, "axis 1", ()))
+    checked = replace(base, steps=(*checks, *base.steps))
+    engine = Engine(contents(checked))
+    for rows in (1, 3, 4, 6):
+        x = np.ones((rows, 8), np.float32)
+        np.testing.assert_array_equal(engine(x)[0], 3 * x)
+    queued = double.calls["cuLaunchKernel"]
+    for rows in (7, 8):
+        with pytest.raises(IndexError, match=rf"index {rows - 4} of axis 0 of input 'x' is out of range, expected -3\.\.2\n  at select$"):
+            engine(np.ones((rows, 8), np.float32))
+    with pytest.raises(IndexError, match=r"index 9 of axis 1 is out of range, expected 0\.\.8"):
+        engine(np.ones((1, 9), np.float32))
+    assert double.calls["cuLaunchKernel"] == queued
     assert from_json(to_json(checked)) == checked
 
 

@@ -173,9 +173,17 @@ class Node:
     def permute(self, x: Value, order: Sequence[int]) -> Value:
         return moves.transpose(self.b, x, order)
 
-    def with_place(self, x: Value, axis: int, place: Dim = 0) -> Value:
-        """x, whose axis must have a place, as eager's IndexError says; 0: must not be empty."""
-        return moves.with_place(self.b, x, axis, place)
+    def with_place(self, x: Value, axis: int, place: Dim = 0, negative: bool = False) -> Value:
+        """x, whose axis must have a place, as eager's IndexError says; 0: must not be empty; `negative`: also from the end."""
+        return moves.with_place(self.b, x, axis, place, negative)
+
+    def with_places(self, x: Value, axis: int, count: Dim) -> Value:
+        """x, whose axis must have so many places."""
+        return moves.with_places(self.b, x, axis, count)
+
+    def with_index(self, x: Value, axis: int, index: Dim) -> tuple[Value, Dim]:
+        """x, whose axis must have a place that may be counted from the end, and that place counted from the front."""
+        return self.with_place(x, axis, index, negative=True), self.index(index, x.shape[axis])
 
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: Dim = 1) -> Value:
         """`size` elements of one axis from `start` on."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....ir.graph import Op
 from ....ir.graph.parse import parse_module
-from ....ir.plan import Alias, Buffer, Call, Check, Copy, Host, Launch, Plan, Step, storage
+from ....ir.plan import Alias, Buffer, Call, Check, CheckPlace, Copy, Host, Launch, Plan, Step, storage
 from ....ir.plan.steps import reads, writes
 from ....ir.plan.text import step_lines
 from ....runtime.contents import EngineContents
@@ -67,7 +67,7 @@ class _Reader:
             return "host", step.routine, ()
         if isinstance(step, Call):
             return "call", step.target, ()
-        if isinstance(step, Check):
+        if isinstance(step, Check | CheckPlace):
             return "check", "check", (step.subject,)
         return "host", "copy" if isinstance(step, Copy) else "zero", ()
 

@@ -16,6 +16,7 @@ from ourcc.codegen.triton.children import Child, Pool
 from ourcc.codegen.triton.compile import compile_kernel, instruction_mix
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir.errors import InputError, ToolchainError, UnsupportedError, UsageError
+from ourcc.ir.plan import SCALAR_LIMIT
 from ourcc.ir.target import gpu_target
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -112,8 +113,8 @@ def test_interpreted_operands_and_sizes_are_checked() -> None:
         interpret(kernel(), {}, {"B": 1})
     with pytest.raises(InputError, match="kernel copy: size B is missing, expected B"):
         interpret(kernel(), {"x": np.zeros(4, np.int32)}, {})
-    with pytest.raises(InputError, match="kernel copy: size B is -1, expected 0 to"):
-        interpret(kernel(), {"x": np.zeros(4, np.int32)}, {"B": -1})
+    with pytest.raises(InputError, match="kernel copy: size B is -2146435072, expected -2146435071 to 2146435071"):
+        interpret(kernel(), {"x": np.zeros(4, np.int32)}, {"B": -SCALAR_LIMIT})
     assert interpret(kernel(), {"x": np.zeros(4, np.int32)}, {"B": 7})["x"].tolist() == [7, 7, 7, 7]
 
 

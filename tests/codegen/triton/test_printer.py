@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ourcc.codegen.triton import SIZE_LIMIT, TritonKernel, print_launch
+from ourcc.codegen.triton import TritonKernel, print_launch
 from ourcc.codegen.triton.compile import compile_kernel
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
 from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.plan import SCALAR_LIMIT
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse
@@ -253,4 +254,4 @@ def test_products_of_four_bits_stay_in_pairs(blocks: int, dtype: str, order: str
 
 
 def test_sizes_have_a_limit_that_keeps_indices_in_32_bits() -> None:
-    assert SIZE_LIMIT + 2**17 < 2**31
+    assert SCALAR_LIMIT + 2**17 < 2**31

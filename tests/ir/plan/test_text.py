@@ -13,6 +13,7 @@ from ourcc.ir.plan import (
     Buffer,
     Call,
     Check,
+    CheckPlace,
     Copy,
     Guard,
     Host,
@@ -65,6 +66,8 @@ TEXT = """plan sm_90a (x: %b0, "the mask": %"b 1") -> (y: %b4, again: %b4) SYMBO
   copy %b4 = %b3
   check %b3 of "the \\"indices\\"" size (2*S + 1) negative   loc("gather")
   check %b3 of ""
+  check_place (min(4, S) - 1) of "axis 1 of \\"x\\"" size (B) negative   loc("select")
+  check_place (2) of "axis 0" size (S)
   tie "k v" = %new
 }
 """
@@ -119,6 +122,8 @@ def plan() -> Plan:
             Copy("b3", "b4"),
             Check("b3", 2 * S + 1, True, 'the "indices"', ("gather",)),
             Check("b3", None, False, ""),
+            CheckPlace(dims.minimum(S, 4) - 1, B, True, 'axis 1 of "x"', ("select",)),
+            CheckPlace(2, S, False, "axis 0"),
         ),
         (("S", "b 1"),),
         (StateDeclaration("k v", TensorType(f32, (8,))),),
@@ -191,6 +196,8 @@ EMPTY = "plan cpu () -> () {\n  STATEMENT\n}"
         ("call c (%a) -> (%b)", "line 2, column 10: got '(%a) -> (%b)', expected 'key'"),
         ("copy %a to %b", "line 2, column 11: got 'to %b', expected '='"),
         ("check %a subject", "line 2, column 12: got 'subject', expected 'of'"),
+        ("check_place %a", "line 2, column 15: got '%a', expected '('"),
+        ('check_place (3) of "x" (4)', "line 2, column 26: got '(4)', expected 'size'"),
         ("check %a of subject", "line 2, column 15: got 'subject', expected a quoted string"),
     ],
 )

@@ -99,7 +99,7 @@ CASES = [
     ("of %kv at", "of %new at", "buffer %new is a part of %new, which is an alias itself"),
     ("at (0) strides (1)", "at (0) strides (1, 1)", "buffer %new: f32[8] has 2 strides, expected one for each dimension"),
     ("at (0) strides", "at (Q) strides", "the place of buffer %new names the symbol Q, which the plan does not declare"),
-    ("copy %new = %kv", "copy %part = %kv", "step 8 (copy) writes %part, which is an input"),
+    ("copy %new = %kv", "copy %part = %kv", "step 9 (copy) writes %part, which is an input"),
     ("where (m = B, n = N)", "where (m = B, m = N)", "step 2 (launch k1) gives the symbol m of its kernels two values"),
     (
         "where (m = B, n = N)",
@@ -112,7 +112,7 @@ CASES = [
     ("zero %c", "zero %q", "step 0 (zero) names the buffer 'q', and the plan does not hold it"),
     ("k1 (%t) -> (%y, %worst)", "k1 (%z) -> (%y, %worst)", "step 2 (launch k1) reads %z before any step has written it"),
     ("-> (%t) {", "-> (%t, %w) {", "step 1 (launch k0) writes %w, which is a constant"),
-    ("copy %z = %d", "copy %x = %y", "step 7 (copy) writes %x, which is an input"),
+    ("copy %z = %d", "copy %x = %y", "step 8 (copy) writes %x, which is an input"),
     ("-> (%y, %worst) where", "-> (%y, %y) where", "step 2 (launch k1) writes one buffer twice"),
     ("-> (%v)", "-> (_)", "step 5 (call aten.item) writes a buffer without a name"),
     ("zero %c", "zero %z", "step 0 (zero) uses %z: i64[1, K], where K has no value yet"),
@@ -142,10 +142,11 @@ CASES = [
     (" binds (K = size 1 of 0)", "", "step 4 (host nonzero) uses %d: i64[1, K], where K has no value yet"),
     ("{count = K}", "{count = [V, 2]}", "step 4 (host nonzero): its attribute count is V, where V has no value yet"),
     # copies and checks
-    ("%d: i64[1, K]", "%d: i32[1, K]", "step 7 (copy) copies %d: i32[1, K], expected the type of %z: i64[1, K]"),
-    ("copy %z = %d", "copy %d = %d", "step 7 (copy) copies %d to itself"),
-    ("copy %z = %d", 'copy %z = %""', "step 7 (copy) reads a buffer without a name, and only a host step's operand may be absent"),
+    ("%d: i64[1, K]", "%d: i32[1, K]", "step 8 (copy) copies %d: i32[1, K], expected the type of %z: i64[1, K]"),
+    ("copy %z = %d", "copy %d = %d", "step 8 (copy) copies %d to itself"),
+    ("copy %z = %d", 'copy %z = %""', "step 8 (copy) reads a buffer without a name, and only a host step's operand may be absent"),
     ("check %worst", "check %y", "step 3 (check) looks at %y: f32[B, 16], expected i64[]"),
+    ("(V - N)", "(V - K*V*Q)", "step 6 (check_place): its place or size names the symbol Q, which the plan does not declare"),
     ("size (N) n", "size (K) n", "step 3 (check): its size is K, where K has no value yet"),
 ]
 

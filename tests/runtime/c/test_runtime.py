@@ -23,7 +23,7 @@ from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.pairing import Pairing
-from ourcc.ir.plan import Buffer, Check, Guard, Launch, Plan, StateDeclaration, Variant, Zero, storage
+from ourcc.ir.plan import Buffer, Check, CheckPlace, Guard, Launch, Plan, StateDeclaration, Variant, Zero, storage
 from ourcc.ir.plan.steps import IN_C
 from ourcc.ir.types import DTYPES, DType, TensorType, bf16, boolean, f32, f64, i64, string, u4, u8
 from ourcc.runtime import Engine, EngineContents, PartContents, read_engine, write_engine
@@ -412,6 +412,27 @@ def test_indices_out_of_range_are_told_as_in_python(both: Callable[..., Both]) -
     for bad in (5, -6, 2**62, -(2**62)):
         assert each.refuse(words, np.array([0, bad])).status == "INPUT"
     each.refuse(np.zeros((0, 3), np.float32), np.array([0]))
+
+
+def test_places_are_checked_as_in_python(both: Callable[..., Both]) -> None:
+    module = Module("places")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (module.declare("V", 0, 99), 3)))
+    given = graph.add_input("given", TensorType(i64, ()))
+    n = module.declare("n", None, None)
+    b = Builder(module, graph)
+    b.item(given, symbol=n)
+    found = b.check_place(x, axis=0, place=n, negative=True)
+    place = n - x.shape[0] * dims.maximum(dims.minimum(n, 0), -1)
+    graph.set_outputs([b.exp(b.slice(found, starts=(place, 0), sizes=(1, 3), steps=(1, 1)))], ["y"])
+    each = both(compiled_module(module))
+    assert any(isinstance(step, CheckPlace) for step in each.python.contents.best.plan.steps)
+    values = np.arange(15, dtype=np.float32).reshape(5, 3)
+    for right in (0, 4, -1, -5):
+        each.agree(values, np.asarray(right, np.int64))
+    for wrong in (5, -6, 2**61, -(2**61)):
+        assert each.refuse(values, np.asarray(wrong, np.int64)).status == "INPUT"
+    each.refuse(np.zeros((0, 3), np.float32), np.asarray(0, np.int64))
 
 
 # --- states and sessions ----------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ def _t(n: Node, x: Value) -> Value:
 @aten("select.int")
 def _select(n: Node, x: Value, axis: int, index: Any) -> Value:
     axis = n.axis(axis, x.type.rank)
-    place = n.index(index, x.shape[axis])
-    return n.reshape(n.slice(n.with_place(x, axis, place), axis, place, 1), n.shape)
+    x, place = n.with_index(x, axis, index)
+    return n.reshape(n.slice(x, axis, place, 1), n.shape)
 
 
 @aten("slice.Tensor")
@@ -217,15 +217,18 @@ def _slice_scatter(n: Node, x: Value, update: Value, axis: int = 0, start: Any =
     axis = n.axis(axis, x.type.rank)
     if update.shape == x.shape:
         return n.cast(update, n.dtype)
-    return _put(n, x, update, axis, slice_start(n, x, axis, start), step)
+    first = slice_start(n, x, axis, start)
+    # Where only a call decides on the first, tracing need not have asked whether all are there.
+    end = dims.simplify(dims.maximum(first + (update.shape[axis] - 1) * step + 1, 0), n.facts)
+    return _put(n, n.with_places(x, axis, end), update, axis, first, step)
 
 
 @aten("select_scatter")
 def _select_scatter(n: Node, x: Value, update: Value, axis: int, index: Any) -> Value:
     axis = n.axis(axis, x.type.rank)
     part = n.reshape(update, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    place = n.index(index, x.shape[axis])
-    return _put(n, n.with_place(x, axis, place), part, axis, place, 1)
+    x, place = n.with_index(x, axis, index)
+    return _put(n, x, part, axis, place, 1)
 
 
 def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> Value:
