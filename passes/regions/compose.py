@@ -8,6 +8,7 @@ own, not on Python's, so that a group may be as deep as it likes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -32,6 +33,8 @@ NODES = 8192
 """How many primitives the statements of one group may hold."""
 TERMS = 100
 """How many parts an index expression may have: reshapes of sizes that are not known pile up divisions."""
+DIGITS = 7
+"""Binary digits that a float may have which is written into kernels: 127 has as many, what was trained as a rule more."""
 KEPT_INSIDE = 16_384
 """How many results of an inlined reduction a kernel may hold at once."""
 
@@ -380,10 +383,12 @@ class _Composer:
 
     def _counted(self, value: Value, subscripts: tuple[Dim, ...], load: Load, inlined: _Inlined) -> Scalar | None:
         """What is read of a constant that is a number or counts along an axis, as a number or an index expression: strategies see by
-        it what is never looked at.
+        it what is never looked at, and kernels need not wait for it.
         """
-        if value.constant is None or value.dtype not in (i32, i64) or load.gathers or load.other is not None or inlined.anywhere:
+        if value.constant is None or load.gathers or load.other is not None or inlined.anywhere:
             return None
+        if value.dtype not in (i32, i64):
+            return self._short(value)
         if value not in self.counts:
             number = uniform(value)
             self.counts[value] = progression(value) if number is None else Constant(int(number), value.dtype)
@@ -391,6 +396,17 @@ class _Composer:
         if isinstance(found, Progression):
             return Index(self._simplify(found.start + subscripts[found.axis] * found.step), value.dtype)
         return found
+
+    def _short(self, value: Value) -> Constant | None:
+        """The one float that a constant holds, if it has few digits: one with many was measured or trained, and is another in each layer
+        of a network, whose layers share their kernels.
+        """
+        if not value.dtype.is_float or value.type.elements != 1:
+            return None
+        number = uniform(value)
+        if not isinstance(number, float) or not math.isfinite(number) or not (math.frexp(number)[0] * 2**DIGITS).is_integer():
+            return None
+        return Constant(number, value.dtype)
 
     def _ends_alike(self, element: Load, value: Value, subscripts: tuple[Dim, ...]) -> bool:
         """Whether an element that was moved lies inside of what is loaded just where it lies inside the value: as after a transpose."""
