@@ -13,6 +13,7 @@ from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile.program import Launch
+from ...ir.tile.ranges import Range
 from ...ir.tile.scope import Scope
 from ...ir.types import DType
 from .primitives import full
@@ -51,6 +52,7 @@ class Emitter:
     helpers: set[str] = field(default_factory=set)
     lanes: set[int] = field(default_factory=set)
     values: dict[str, Tile] = field(default_factory=dict)
+    ranges: dict[str, Range] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, Dim] = field(default_factory=dict)

@@ -107,14 +107,15 @@ def pow_int(x, y):
 def trunc_float(x):
     return tl.where(x < 0, tl.ceil(x), tl.floor(x))
 """,
-    # Adding and taking away 2**23 rounds to even; products with zero keep the sign of zero and pass NaN on.
+    # Adding and taking away 2**23 rounds to even; the sign stays, that of zero too, and so does what is whole or NaN.
     """
 def round_even_f32(x):
     size = tl.abs(x)
-    whole = (size + 8388608.0) - 8388608.0
-    whole = tl.where(size < 8388608.0, whole, size)
-    return tl.where(whole == 0, x * 0.0, tl.where(x < 0, whole * -1.0, whole))
+    whole = ((size + 8388608.0) - 8388608.0).to(tl.int32, bitcast=True)
+    sign = x.to(tl.int32, bitcast=True) & -2147483648
+    return tl.where(size < 8388608.0, (whole | sign).to(tl.float32, bitcast=True), x)
 """,
+    # Products with zero keep the sign of zero and pass NaN on.
     """
 def round_even_f64(x):
     size = tl.abs(x)

@@ -30,6 +30,7 @@ from ...ir.tile.program import (
     statements,
     walk,
 )
+from ...ir.tile.ranges import range_of
 from ...ir.tile.scope import Scope
 from . import indices, primitives
 from .emitter import RESERVED, Emitter, Tile, check_extent
@@ -225,6 +226,7 @@ def _let(emitter: Emitter, scope: Scope, statement: Let) -> None:
         if printed.constant is None:
             printed = emitter.held(replace(printed, wanted=statement.name))
         emitter.values[statement.name] = printed
+        emitter.ranges[statement.name] = range_of(value, emitter.ranges)
         return
     # What a loop rebinds keeps one type: every axis of it is there from the start.
     printed = printed if printed.axes == value.type.axes else emitter.held(printed)

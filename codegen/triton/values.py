@@ -29,7 +29,7 @@ from ...ir.tile.program import (
 )
 from ...ir.tile.scope import Scope
 from ...ir.types import DType, boolean, f32, i32
-from . import descriptors, indices, primitives
+from . import descriptors, indices, primitives, roundings
 from .dots import print_dot
 from .emitter import Emitter, Tile
 from .primitives import PrintedOperand, language_type
@@ -149,12 +149,17 @@ def _load_local(emitter: Emitter, scope: Scope, value: Load, local: Local) -> Ti
 
 
 def _apply(emitter: Emitter, scope: Scope, value: TileApply, order: tuple[str, ...] | None) -> Tile:
+    if value.primitive == "cast":
+        value = roundings.whole(value, emitter.ranges)
+    held = roundings.saturated(value, emitter.ranges) if value.primitive == "cast" else None
     wanted = tuple(a for a in order if a in value.type.axes) if order and set(order) >= set(value.type.axes) else value.type.axes
-    args = [tile(emitter, scope, arg, wanted) for arg in value.args]
+    args = [tile(emitter, scope, arg, wanted) for arg in (value.args if held is None else (held,))]
     axes = tuple(axis for axis in wanted if any(axis in arg.axes for arg in args))
     emitter.shape(scope, axes)
     texts = [PrintedOperand(_short(emitter, emitter.aligned(arg, axes), value.primitive), arg.constant) for arg in args]
     dtype = value.type.dtype
+    if held is not None:
+        return Tile(f"{_typed(texts[0])}.to({language_type(dtype)})", axes, dtype)
     if value.primitive in ("cast", "round"):
         return Tile(primitives.cast(_typed(texts[0]), args[0].dtype, dtype, emitter.helpers), axes, dtype)
     if value.primitive == "bitcast":

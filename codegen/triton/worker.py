@@ -203,6 +203,10 @@ def correct_interpreter() -> None:
         data = source.data.view(narrow[before]).astype(np.float32) if before in narrow else source.data
         if after not in narrow:
             return handle(data.astype(interpreter._get_np_dtype(after)), after)
+        if after in (tl.float8e4nv, tl.float8e5):
+            # As the instruction does: what is too large becomes the largest.
+            most = np.float32(ml_dtypes.finfo(narrow[after]).max)
+            data = np.clip(data, -most, most)
         return handle(data.astype(narrow[after]).view(interpreter._get_np_dtype(after)), after)
 
     def dot(self: Any, left: Any, right: Any, acc: Any, *rest: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from ....ir.region.stores import grouped, references
 from ....ir.tile.program import GridAxis, Launch, Ref, TileApply, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
+from ....ir.tile.ranges import beyond, is_size, range_of
 from ....ir.types import boolean, i32, i64
 from ..expand import with_expansion
 from ..folds import identity, is_highest, open_extreme, open_total
@@ -122,9 +124,20 @@ class Sweep:
         for axis in over:
             extent = self.region.axis(axis).extent
             size = self.tiling.whole.get(axis) or self.tiling.loops[axis]
-            if not is_covered(extent, size, self.problem.symbols):
+            if not is_covered(extent, size, self.problem.symbols) and not self._is_neutral(block, result, axis, start):
                 result = block.inside(block.index[axis], extent, result, start)
         return result
+
+    def _is_neutral(self, block: Block, value: Value, axis: str, start: bool | int | float) -> bool:
+        """Whether lanes beyond the axis, whose loads are 0, hold what changes no fold that starts with this neutral element."""
+        number = beyond(value, str(block.index[axis]))
+        if number is None:
+            return False
+        if isinstance(start, float) and math.isinf(start) and dims.at_most(1, self.region.axis(axis).extent, self.problem.symbols) is True:
+            # No number of the row lies beyond this one: it is the maximum only where it is that of the row too, and the same zero.
+            low, high = range_of(value, {})
+            return number == (low if start < 0 else high) and (number != 0 or is_size(value))
+        return number == start and math.copysign(1, number) == math.copysign(1, start)
 
     def _result_axes(self, block: Block, axes: Sequence[str]) -> tuple[str, ...]:
         return block.ordered({tile for axis in axes if axis in block.index and (tile := self._tile_axis(block, axis)) is not None})

@@ -10,10 +10,11 @@ import pytest
 from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
 from ourcc.compiler.onnx_backend import compile_module
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError
+from ourcc.ir.expression import Constant
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret
-from ourcc.ir.region import Scalar, Store, parts
+from ourcc.ir.region import Scalar, Store, parts, walk
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import AVX2
 from ourcc.ir.tile.program import For, Launch, Statement
@@ -485,3 +486,26 @@ def test_what_is_refused_of_a_group_is_not_refused_of_its_op() -> None:
     assert set(text.values()) == {"printed"} and len(lowered.scheduled) == 2
     (row,) = lowered.kept
     assert "too heavy" in row.why
+
+
+@pytest.mark.parametrize(
+    ("number", "stands"), [(448.0, True), (127.0, True), (2.0**-126, True), (-0.0, True), (0.1, False), (np.inf, False)]
+)
+def test_numbers_of_few_digits_stand_in_kernels(number: float, stands: bool) -> None:
+    def body(b: Builder, x: Value) -> Value:
+        return b.maximum(b.div(x, b.module.add_constant("c", ConstantData(np.float32(number)))), b.sin(x))
+
+    module = program(body, "N", 40)
+    (group,) = (unit for unit in Fusion(module, module.functions["main"]).units(lambda group: group) if isinstance(unit, Group))
+    assert len(group.inputs) == (1 if stands else 2)
+    numbers = [part.value for s in group.region.body for part in walk(s.value) if isinstance(part, Constant)]
+    assert numbers == ([number] if stands else []) and all(np.signbit(each) == np.signbit(number) for each in numbers)
+
+
+def test_vectors_of_one_number_stay_operands() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        return b.mul(x, b.module.add_constant("c", ConstantData(np.full(40, 2.0, np.float32))))
+
+    module = program(body, "N", 40)
+    (group,) = (unit for unit in Fusion(module, module.functions["main"]).units(lambda group: group) if isinstance(unit, Group))
+    assert len(group.inputs) == 2
