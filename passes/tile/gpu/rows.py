@@ -22,6 +22,8 @@ WHOLE = 16_384
 """Elements of a tile that is kept in registers at once."""
 KEPT = 4_096
 """Elements along axes that must be kept while others are walked."""
+HELD = 32
+"""Elements of a row in a thread's registers: what its threads each compute of it anew, such as its scale, is shared by as many."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _tile(problem: Problem, statements: Sequence[Fold], stores: Sequence[Store],
     room = max(1, room // math.prod(loops.values()))
     grid = _rows_of_tile(problem, statements, stores, parallel, room, bool(loops))
     total = math.prod((held, *loops.values(), *(step or 1 for step in grid.values())))
-    return Tiling(grid, whole, loops, (("warps", warps_for(total)),))
+    return Tiling(grid, whole, loops, (("warps", warps_for(total, 8 if loops else HELD)),))
 
 
 def _together(statements: Sequence[Fold], stores: Sequence[Store], whole: dict[str, int]) -> int:

@@ -36,9 +36,9 @@ def is_covered(extent: Dim, tile: int, symbols: Facts) -> bool:
     return dims.divides(tile, extent, symbols) is True and dims.at_most(1, extent, symbols) is True
 
 
-def warps_for(elements: int) -> int:
-    """Warps of a program that holds a tile of this many elements: about 8 elements a thread, 4 to 16 warps."""
-    return max(4, min(16, power_of_two(elements // 256)))
+def warps_for(elements: int, each: int = 8) -> int:
+    """Warps of a program that holds a tile of this many elements: about 8 elements a thread, or as many as are said, 4 to 16 warps."""
+    return max(4, min(16, power_of_two(elements // (32 * each))))
 
 
 def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str, int]:
