@@ -32,7 +32,7 @@ from ...ir.tile.program import (
 )
 from ...ir.tile.ranges import range_of
 from ...ir.tile.scope import Scope
-from . import indices, primitives
+from . import descriptors, indices, primitives
 from .emitter import RESERVED, Emitter, Tile, check_extent
 from .grid import open_grid
 from .helpers import SOURCES, closure
@@ -261,6 +261,8 @@ def _store(emitter: Emitter, scope: Scope, statement: Store) -> None:
             )
         axes = tuple(axis for axis in axes if axis in over)
         printed = _dropped(emitter, scope, printed, axes)
+    if "descriptor" in statement.hints and statement.atomic is None and descriptors.store(emitter, scope, statement, operand, printed):
+        return
     condition = indices.mask(emitter, scope, checks_of_access(scope, statement), axes)
     where = indices.pointer(emitter, scope, operand.name, address, axes)
     masked = f", mask={condition}" if condition is not None else ""

@@ -317,7 +317,21 @@ def answer(header: dict[str, Any], blobs: list[bytes]) -> Message:
             return {}, [listing_of(blobs[0]).encode()]
         return interpret_kernel(header, blobs)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises belongs into the parent's message
-        return {"error": str(error) or repr(error), "type": type(error).__name__}, []
+        return {"error": said(error), "type": type(error).__name__}, []
+
+
+def said(error: BaseException) -> str:
+    """A failure in words. Where Triton points into the source, what is wrong comes first and the line behind it."""
+    text = str(error) or repr(error)
+    pointed = re.fullmatch(r"at (\d+):\d+:\n(.*)\n *\^\n?(.*)", text, re.DOTALL)
+    if pointed is None:
+        return text
+    number, before, why = pointed.groups()
+    if not why.strip() and error.__cause__ is not None:
+        # In a function that this line calls.
+        why = said(error.__cause__)
+    first, *rest = why.strip().splitlines() or ["it says no more"]
+    return "\n".join([f"{first} (line {number}: {before.rpartition(chr(10))[2].strip()})", *rest])
 
 
 def main() -> None:

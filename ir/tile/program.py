@@ -226,7 +226,8 @@ class Let:
 class Store:
     """operand[subscripts] = value over the value's axes, guarded by the axes' domains.
 
-    `atomic`: None, or "add", "max", "min" (integers only). `operand` may be a Local.
+    `atomic`: None, or "add", "max", "min" (integers only). `operand` may be a Local. `hints`: as of loads; what goes by a descriptor is
+    for other launches, not for programs of this one.
     """
 
     operand: str

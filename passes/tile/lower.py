@@ -116,13 +116,15 @@ class Block:
         self.rebind(lost, self.apply("where", finite, error, self.full(0.0, total.type.dtype)))
         self.rebind(total, following)
 
-    def store(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None) -> None:
+    def store(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None, hints: tuple[str, ...] = ()) -> None:
         """operand[subscripts] = value."""
-        self.body.append(Store(operand, tuple(subscripts), value, atomic))
+        self.body.append(Store(operand, tuple(subscripts), value, atomic, hints))
 
-    def store_all(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None) -> None:
+    def store_all(
+        self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None, hints: tuple[str, ...] = ()
+    ) -> None:
         """operand[subscripts] = value, which is repeated along the axes that the subscripts alone vary over."""
-        self.store(operand, subscripts, self.spread(value, self.ordered(self.axes_in(*subscripts))), atomic)
+        self.store(operand, subscripts, self.spread(value, self.ordered(self.axes_in(*subscripts))), atomic, hints)
 
     def local(self, name: str, dtype: DType, extents: Sequence[tuple[str, int]], factors: Sequence[Factor] = ()) -> str:
         """Declare an addressable tile, whose elements lie in the order of its axes or of `factors`, and return its name."""

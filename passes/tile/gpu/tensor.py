@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....ir import dims
+from ....ir.dims import Dim
 from ....ir.expression import Apply
-from ....ir.region import Load, Scalar, walk
+from ....ir.region import Load, Operand, Scalar, walk
 from ....ir.region.cost import EXPENSIVE, FREE
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, Slice, TileProgram, TileType
@@ -77,17 +78,20 @@ instruction is asked for as a whole, and takes once that.
 AROUND = 1e-6
 """Seconds of a program beside its steps, until the first copy is there."""
 
-STORED = 6e-11
-"""Seconds in which a program stores one of its results, when its steps are over."""
+STORED, STORED_WHOLE = 6e-11, 4.7e-11
+"""Seconds in which a program stores one of its results, when its steps are over, and in which it does by a descriptor (estimated)."""
 
 FEWEST_WARPS = 4
 """Warps that bring the results of a tile from tensor memory, at least."""
 
 PERSISTENT = ("persistent", 1)
-"""At most as many programs as processors, which take tiles in turn, and read by descriptors: what the next tile reads is on its way
-while this one is written. Estimates say that Hopper gains a hundredth by it: there, where others were measured and this never ran, it
-is offered, and not the cheaper one.
+"""At most as many programs as processors, which take tiles in turn, and read and write by descriptors: what the next tile reads is on
+its way while this one is written. Estimates say that Hopper gains a hundredth by it: there, where others were measured and this never
+ran, it is offered, and costs `UNTRIED` more.
 """
+
+UNTRIED = 2e-6
+"""Seconds that a form is taken to cost more where another one was measured, and it never was."""
 
 DESCRIBED = 5e-7
 """Seconds in which a program makes its descriptors."""
@@ -105,7 +109,7 @@ BROUGHT, COMPUTED, STANDS_FOR = 5e-7, 4e-8, 20
 """Seconds in which a part loads what follows the sum, and of each primitive of that; as many as one of them stands for (estimated)."""
 
 WRITTEN = 128 * 128
-"""Results of a tile that lie in shared memory at a time while they are written, beside the buffers."""
+"""Results of a tile that lie in shared memory at a time while they are written, beside the buffers: a part of it, where by descriptors."""
 
 MANY = 64
 """Rows from which on a factor may be decoded beforehand whatever their number: fewer take less time than to write and read it whole."""
@@ -252,14 +256,35 @@ def may_persist(match: Match[MatrixProduct], results: int, shared: int, target: 
 
 
 def _is_described(problem: Problem, value: Scalar) -> bool:
-    """Whether a factor is one load that a descriptor serves: of rows that start at multiples of 16 bytes, at plain axes."""
+    """Whether a factor is one load that a descriptor serves."""
     while isinstance(value, Apply) and value.primitive == "cast":
         (value,) = value.args
     if not isinstance(value, Load) or value.gathers or problem.layouts.get(value.operand) is not None:
         return False
-    shape = next(operand.type.shape for operand in problem.region.inputs if operand.name == value.operand)
-    is_whole = dims.divides(128 // value.dtype.bits, shape[-1], problem.symbols) is True
-    return is_whole and all(subscript == 0 or dims.name_of(subscript) is not None for subscript in value.subscripts)
+    operand = next(operand for operand in problem.region.inputs if operand.name == value.operand)
+    return _is_in_rows(problem, operand, value.subscripts)
+
+
+def _is_in_rows(problem: Problem, operand: Operand, subscripts: tuple[Dim, ...]) -> bool:
+    """Whether a descriptor serves an operand there: its rows start at multiples of 16 bytes, and it is read or written at plain axes."""
+    is_whole = dims.divides(128 // operand.type.dtype.bits, operand.type.shape[-1], problem.symbols) is True
+    return is_whole and all(subscript == 0 or dims.name_of(subscript) is not None for subscript in subscripts)
+
+
+def is_stored_whole(problem: Problem, found: Contraction, schedule: Schedule) -> bool:
+    """Whether a program that takes tiles in turn writes its results by a descriptor: along the columns, in numbers of 16 or 32 bits.
+
+    Estimates gain a hundredth by it. They lose where steps are over as soon as those of bytes, and where threads that hold more than
+    goes at once would compute with it.
+    """
+    if PERSISTENT not in schedule.parameters or found.store.gathers or found.store.combine or schedule["swap"]:
+        return False
+    factors = (part for value in (found.left, found.right) for part in walk(value) if isinstance(part, Load))
+    if any(part.dtype.bits < 16 for part in factors) or (_is_more_than_held(schedule) and not _is_rounded_alone(found)):
+        return False
+    output = next(operand for operand in problem.region.outputs if operand.name == found.store.output)
+    ends_in_columns = bool(found.store.subscripts) and dims.name_of(found.store.subscripts[-1]) in found.columns
+    return output.type.dtype.bits in (16, 32) and ends_in_columns and _is_in_rows(problem, output, found.store.subscripts)
 
 
 def block_size(problem: Problem, found: Contraction) -> int:
@@ -338,12 +363,14 @@ def seconds_of(
     ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
     waiting = AWAITED * waits(match.found) * max(share.chain / share.rounds, share.steps / 2)
+    whole = is_stored_whole(match.problem, match.found.product, schedule)
     return (
         beside(share.steps * work, share.steps * cached, share.chain * ahead, memory)
         + (1 if is_issued else share.rounds) * AROUND
-        + share.rounds * m * n * STORED
-        + share.rounds * _parting_seconds(match.found.product, parts_of(schedule))
+        + share.rounds * m * n * (STORED_WHOLE if whole else STORED)
+        + share.rounds * _parting_seconds(match.found.product, parts_of(schedule, whole))
         + (DESCRIBED if stays else 0.0)
+        + (UNTRIED if stays and not target.tensor_memory else 0.0)
         + waiting
         + LAUNCH_SECONDS
     )
@@ -404,10 +431,21 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
     return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
 
 
-def parts_of(schedule: Schedule) -> int:
-    """In how many parts a tile is stored: all that its threads can hold goes at once."""
-    each = schedule["m"] * schedule["n"] // (32 * schedule["warps"])
-    return 1 if each <= HELD else each // AT_A_TIME
+def parts_of(schedule: Schedule, is_whole: bool) -> int:
+    """In how many parts a tile is stored: all that its threads can hold goes at once, and by a descriptor what is beside the buffers."""
+    results = schedule["m"] * schedule["n"]
+    held = results // (32 * schedule["warps"] * AT_A_TIME) if _is_more_than_held(schedule) else 1
+    return max(held, results // WRITTEN if is_whole else 1)
+
+
+def _is_more_than_held(schedule: Schedule) -> bool:
+    return schedule["m"] * schedule["n"] > HELD * 32 * schedule["warps"]
+
+
+def _is_rounded_alone(found: Contraction) -> bool:
+    """Whether nothing follows a sum but its rounding."""
+    computed = (part for part in walk(found.store.value) if isinstance(part, Apply) and part.primitive not in ("cast", "round"))
+    return not found.epilogue and next(computed, None) is None and not any(isinstance(part, Load) for part in walk(found.store.value))
 
 
 def _parting_seconds(found: Contraction, parts: int) -> float:
@@ -423,9 +461,11 @@ def _parting_seconds(found: Contraction, parts: int) -> float:
 
 def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None:
     """What follows a contraction whose sums are there, for one part of the tile's second axis after the other."""
-    block, acc, along, parts = product.block, product.acc, product.along, parts_of(schedule)
+    block, acc, along = product.block, product.acc, product.along
+    is_whole = is_stored_whole(block.problem, found, schedule)
+    hints, parts = ("descriptor",) if is_whole else (), parts_of(schedule, is_whole)
     if parts == 1:
-        store_result(block, found, acc)
+        store_result(block, found, acc, hints)
         return
     for number in range(parts):
         index, axes = dict(block.index), list(block.axes)
@@ -433,18 +473,18 @@ def store_tile(product: Product, found: Contraction, schedule: Schedule) -> None
         part = block.axis(f"{along.name}_part", dims.symbol(f"{along.name}.first") + number * size, along.extent, size)
         block.index |= parted(dims.symbol(part), along.axes, block.problem.region.extents)
         kept = tuple(part if axis == along.name else axis for axis in acc.type.axes)
-        store_result(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))))
+        store_result(block, found, block.let("acc_part", Slice(acc, along.name, part, number, TileType(acc.type.dtype, kept))), hints)
         block.index, block.axes = index, axes
 
 
-def store_result(block: Block, found: Contraction, acc: Ref) -> None:
+def store_result(block: Block, found: Contraction, acc: Ref, hints: tuple[str, ...] = ()) -> None:
     """What follows a contraction, for a tile whose sums are there."""
     block.readers[found.reduce.name] = lambda _: acc
     for let in found.epilogue:
         value = block.let(let.name, block.lower(let.value))
         block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
     subscripts = block.subscripts(found.store.subscripts, ())
-    block.store_all(found.store.output, subscripts, block.lower(found.store.value))
+    block.store_all(found.store.output, subscripts, block.lower(found.store.value), hints=hints)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from ourcc.codegen.triton import Argument, TritonKernel
 from ourcc.codegen.triton.children import Child, Pool
 from ourcc.codegen.triton.compile import compile_kernel, instruction_mix
 from ourcc.codegen.triton.interpret import interpret
-from ourcc.ir.errors import InputError, ToolchainError, UnsupportedError, UsageError
+from ourcc.ir.errors import InputError, ToolchainError, UnsupportedError, UsageError, reason
 from ourcc.ir.plan import SCALAR_LIMIT
 from ourcc.ir.target import gpu_target
 
@@ -72,6 +73,25 @@ def test_source_that_triton_refuses_is_one_clear_error() -> None:
         compile_kernel(kernel(COPY.replace("size_B)\n", "size_B + tl.arange(0, 3))\n", 2)), gpu_target("sm_90a"))
     with pytest.raises(ToolchainError, match="triton's interpreter failed on kernel copy"):
         interpret(kernel(COPY.replace("program_id(0), ", "program_id(7), ")), {"x": np.zeros(4, np.int32)}, {"B": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "inside", "message"),
+    [
+        ("x = tl.arange(0, 16) + tl.arange(0, 32)", "y", r"incompatible dimensions at index 0: 16 and 32 \(line 2: x = .*\)$"),
+        ("x = missing(3)", "y", r"NameError\('missing is not defined'\) \(line 2: x = missing\(3\)\)$"),
+        (
+            "x = inner(tl.arange(0, 16))",
+            "tl.dot(y, y)",
+            r"must have equal ranks >= 2 \(line 2: return tl.dot\(y, y\)\) \(line 2: x = inner\(.*\)\)$",
+        ),
+    ],
+)
+def test_what_triton_refuses_is_said_in_one_line(line: str, inside: str, message: str) -> None:
+    source = f"{HEAD}def inner(y):\n    return {inside}\n\n@triton.jit\ndef copy(x_ptr, size_B):\n    {line}\n    tl.store(x_ptr, 0)\n"
+    with pytest.raises(ToolchainError) as refused:
+        compile_kernel(kernel(source), gpu_target("sm_90a"))
+    assert re.search(message, reason(refused.value)), reason(refused.value)
 
 
 def test_a_compiler_that_kills_its_process_is_an_error_and_not_the_end() -> None:

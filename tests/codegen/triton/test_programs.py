@@ -20,7 +20,7 @@ from ourcc.ir.graph.reference import judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse
-from ourcc.ir.tile.program import Param, TileProgram
+from ourcc.ir.tile.program import Param, Store, TileProgram
 
 Array = np.ndarray[Any, Any]
 OWN = Path(__file__).parent / "programs"
@@ -180,6 +180,49 @@ def test_descriptors_become_bulk_copies_and_need_scratch() -> None:
     assert kernel.resources.instructions["tma"] > 0
     (plain,) = compiled(OWN / "linear_bf16.tile", "sm_90a")
     assert not plain.kernel.descriptors and plain.resources.scratch == 0
+
+
+WRITTEN = """program @p symbols { B, N } {
+  launch @p(%x: f16[i B, j N], %y: out TYPE[SHAPE]) {
+    grid (i: 0..B step 32, j: 0..N step 64) warps 4 {
+      %t = load %x[i, j] else 0.0 : f16[i, j]
+      store %y[PLACE] {descriptor} = cast(%t) : TYPE[i, j]
+    }
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "place", "why"),
+    [
+        ("f16", "i B, j N", "i, j", None),
+        ("f32", "j N, i B", "j, i", "its rows are not known to start at multiples of 16 bytes"),
+        ("bf16", "g 2, i B, j N", "1, i, j", None),
+        ("f16", "i B, h 3, j N", "i, 2, j", None),
+        ("f16", "i 2*B, j N", "i + B, j", "it is masked by more than the operand's own bounds"),
+        ("f16", "i B, j 2*N", "i, j", "it is masked by more than the operand's own bounds"),
+        ("f16", "i B, j 2*N", "i, 2*j", "a subscript is neither a tile axis nor a number"),
+        ("f64", "i B, j N", "i, j", "a descriptor is for numbers of 8, 16 or 32 bits, got f64"),
+    ],
+)
+def test_results_go_by_a_descriptor_where_one_serves(kind: str, shape: str, place: str, why: str | None) -> None:
+    program = parse(WRITTEN.replace("TYPE", kind).replace("SHAPE", shape).replace("PLACE", place))
+    facts = FACTS.with_range("B", 1, 200, 1).with_range("N", 16, 400, 16)
+    (kernel,) = print_program(program, facts)
+    assert (".store([" in kernel.source) == (why is None) and kernel.descriptors == (why is None)
+    assert kernel.notes == (() if why is None else (f"store to y goes by pointers, not by descriptor: {why}",))
+    param, stored = program.launches[0].params[1], program.launches[0].body[-1]
+    assert isinstance(stored, Store)
+    for sizes in ({"B": 70, "N": 80}, {"B": 32, "N": 64}, {"B": 1, "N": 16}):
+        x = np.random.default_rng(0).integers(0, 9, (sizes["B"], sizes["N"])).astype(np.float16)
+        expected = np.full([dims.evaluate(size, sizes) for size in param.shape], 77, param.dtype.numpy)
+        found = interpret(kernel, {"x": x, "y": expected.copy()}, sizes)["y"]
+        for (i, j), value in np.ndenumerate(x):
+            expected[tuple(dims.evaluate(subscript, {**sizes, "i": i, "j": j}) for subscript in stored.subscripts)] = value
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+    if why is None:
+        (built,) = compile_kernels((kernel,), gpu_target("sm_90a"))
+        assert built.resources.instructions["tma"]
 
 
 def test_rows_that_lie_as_blocks_have_one_descriptor() -> None:

@@ -134,8 +134,23 @@ def test_programs_that_take_tiles_in_turn_are_right(name: str, programs: int) ->
     for program in (found[0], found[len(found) // 2], found[-1]):
         (kernel,) = print_program(program, problem.symbols, None, programs)
         assert f", {programs}, flatten=True)" in kernel.source and kernel.descriptors and not kernel.notes
+        assert "y_descriptor.store([" in kernel.source or name != "rows"
         result = interpret(kernel, {**arrays, "y": np.full_like(expected, np.nan)}, sizes)["y"]
         np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_which_programs_write_by_descriptors(name: str) -> None:
+    """Not bytes' products, rows that changed places with columns, or results of which threads hold too many and that are computed with."""
+    problem = PRODUCTS[name]
+    match = Tensor().match(problem, gpu_target("sm_100a"))
+    assert isinstance(match, Match)
+    for schedule in match.strategy.space(match, gpu_target("sm_100a")):
+        program = match.strategy.tile(match, schedule, gpu_target("sm_100a"))
+        (kernel,) = print_program(program, problem.symbols)
+        is_many = schedule["m"] * schedule["n"] // (32 * schedule["warps"]) > 128
+        fits = not (schedule["swap"] or name == "integers" or (is_many and name == "symbolic"))
+        assert ("y_descriptor.store([" in kernel.source) == (fits and PERSISTENT in schedule.parameters), str(schedule)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
@@ -176,8 +191,8 @@ def test_tiles_of_more_than_threads_hold_are_stored_in_parts(name: str) -> None:
     problem, machine, random = WIDE[name], gpu_target("sm_100a"), np.random.default_rng(0)
     match = Tensor().match(problem, machine)
     assert isinstance(match, Match)
-    found = [each for each in match.strategy.space(match, machine) if parts_of(each) > 1]
-    assert {parts_of(each) for each in found} == {4} and all(each["warps"] == 4 for each in found)
+    found = [each for each in match.strategy.space(match, machine) if parts_of(each, is_whole=False) > 1]
+    assert {parts_of(each, is_whole=False) for each in found} == {4} and all(each["warps"] == 4 for each in found)
     of_swaps = {each["swap"]: each for each in found}
     for sizes in ({"B": 1}, {"B": 150}):
         arrays = drawn(problem, sizes, random)
