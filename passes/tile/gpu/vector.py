@@ -33,10 +33,10 @@ SHORTEST = 64
 """Shorter sums lie whole in registers: `rows` takes them."""
 LONGEST = 1024
 """Elements along the sum within which codes share bytes and groups share scales, at most: a tile holds them all."""
-STEP_SECONDS = 6e-7
-"""What a step of the sum waits for its loads; measured on H100 (benchmarks/kernels/schedules.py), as what follows."""
-AROUND = 1e-6
-"""Seconds of a program beside its steps: it starts, adds up its lanes and stores."""
+STEP_SECONDS, STARTED = 4e-7, 1e-7
+"""What a step of the sum waits for its loads, and what a program takes beside, as it starts where another one ends."""
+AROUND = 5e-7
+"""Seconds in which the first programs start and the last ones add up their lanes and store."""
 WIDEST_LOAD = 16
 """Bytes of the larger factor that a thread loads at once in a step: with fewer there are too many threads."""
 WARPS, REGISTERS, HELD = 64, 65536, (32, 48)
@@ -115,8 +115,11 @@ class Vector:
         memory = traffic(match.problem) * max(1.0, math.sqrt(64 / run)) / (target.memory_rate * REACHED)
         warps = int(dict(tiling.hints)["warps"])
         beside = max(1, min(WARPS // warps, REGISTERS // (HELD[_rows(found) > 1] * 32 * warps)))
-        rounds = -(-programs // (target.processors * beside))
-        return float(max(memory, rounds * (AROUND + steps * STEP_SECONDS), _computing(found, target))) + LAUNCH_SECONDS
+        turns = max(1.0, programs / (target.processors * beside))
+        waiting, computing = AROUND + turns * (STARTED + steps * STEP_SECONDS), _computing(found, target)
+        # Several rows take so many registers that too few programs are beside each other to compute while others wait.
+        busy = waiting + computing if _rows(found) > 1 else max(waiting, computing)
+        return float(max(memory, busy)) + LAUNCH_SECONDS
 
     def order(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
