@@ -42,7 +42,8 @@ class Grid:
             return
         total = indices.scalar(emitter, self.scope, self.points)
         # One loop with the steps inside: what the next point reads is on its way while this one is written.
-        with emitter.block(f"for {point} in tl.range(tl.program_id(0), {total}, {self.most}, flatten=True)"):
+        words = "flatten=True, warp_specialize=True" if self.launch.hint("specialise", 0) else "flatten=True"
+        with emitter.block(f"for {point} in tl.range(tl.program_id(0), {total}, {self.most}, {words})"):
             _decode(emitter, self.scope, self.launch, point)
             yield
 

@@ -351,7 +351,8 @@ class Counter:
 class Launch:
     """One kernel: operands, counters, a grid of independent points (row-major, last axis fastest), a body.
 
-    hints: `order` plain | reversed (along the last axis) | grouped(n), `handout` static | queue | persistent, warps, stages, cluster.
+    hints: `order` plain | reversed (along the last axis) | grouped(n), `handout` static | queue | persistent, warps, stages, cluster,
+    `specialise` 1: the programs of a persistent launch have warps of several kinds.
     """
 
     name: str

@@ -90,8 +90,13 @@ its way while this one is written. Estimates say that Hopper gains a hundredth b
 ran, it is offered, and costs `UNTRIED` more.
 """
 
+SPECIALISED = ("specialised", 1)
+"""Some warps of such a program copy and issue, others bring results away, where results lie in tensor memory. The estimator reads no
+kernel of several kinds of warps, and none ran: it is offered to be measured, and costs `UNTRIED` more.
+"""
+
 UNTRIED = 2e-6
-"""Seconds that a form is taken to cost more where another one was measured, and it never was."""
+"""Seconds that a form is taken to cost more where another one was measured or estimated, and it never was."""
 
 DESCRIBED = 5e-7
 """Seconds in which a program makes its descriptors."""
@@ -139,7 +144,7 @@ class Tensor:
                 item = (m, n, k, warps, stages, swap)
                 yield _schedule(item, decoded)
                 if may_persist(each, m * n, shared_bytes(each.found, item), target):
-                    yield from (_schedule((m, n, k, some, stages, swap), decoded, PERSISTENT) for some in _warps(warps, target))
+                    yield from (_schedule((m, n, k, some, stages, swap), decoded, *how) for some, how in _in_turn(warps, target))
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
         if not schedule["decoded"]:
@@ -167,9 +172,14 @@ def _schedule(item: tuple[int, int, int, int, int, int], decoded: int, *more: tu
     return Schedule("tensor", (*zip(names, (*item, decoded), strict=True), *more))
 
 
-def _warps(usual: int, target: GpuTarget) -> tuple[int, ...]:
-    """Warps of a program that takes tiles in turn: where results lie in tensor memory, registers hold none of them meanwhile."""
-    return (FEWEST_WARPS, usual) if target.tensor_memory and usual > FEWEST_WARPS else (usual,)
+def _in_turn(usual: int, target: GpuTarget) -> Iterator[tuple[int, tuple[tuple[str, int], ...]]]:
+    """Warps of programs that take tiles in turn, and what they do: where results lie in tensor memory, registers hold none meanwhile."""
+    if not target.tensor_memory:
+        yield usual, (PERSISTENT,)
+        return
+    for warps in sorted({FEWEST_WARPS, max(usual, FEWEST_WARPS)}):
+        yield warps, (PERSISTENT,)
+        yield warps, (PERSISTENT, SPECIALISED)
 
 
 def _has_many_rows(match: Match[MatrixProduct]) -> bool:
@@ -370,7 +380,7 @@ def seconds_of(
         + share.rounds * m * n * (STORED_WHOLE if whole else STORED)
         + share.rounds * _parting_seconds(match.found.product, parts_of(schedule, whole))
         + (DESCRIBED if stays else 0.0)
-        + (UNTRIED if stays and not target.tensor_memory else 0.0)
+        + (UNTRIED if (stays and not target.tensor_memory) or SPECIALISED in schedule.parameters else 0.0)
         + waiting
         + LAUNCH_SECONDS
     )
@@ -428,7 +438,8 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
     params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
     handout = "persistent" if persists else "static"
     hints = (("order", "grouped(8)"), ("handout", handout), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
-    return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
+    kinds = (("specialise", 1),) if SPECIALISED in schedule.parameters else ()
+    return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=(*hints, *kinds))
 
 
 def parts_of(schedule: Schedule, is_whole: bool) -> int:

@@ -18,7 +18,7 @@ from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.interpret import run as run_tiles
 from ourcc.ir.tile.program import Let, Slice, TileProgram, statements
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ourcc.passes.tile.gpu.tensor import PERSISTENT, Tensor, parts_of
+from ourcc.passes.tile.gpu.tensor import PERSISTENT, SPECIALISED, Tensor, parts_of
 from ourcc.passes.tile.schedule import Match, Problem, Refusal, Schedule, matches
 
 from .conftest import product_of
@@ -97,11 +97,12 @@ def test_compiled_kernels_use_the_machine(name: str, target: str, cases: dict[st
         assert "mma.sync" not in kernels[0].resources.instructions
 
 
-def persistent(problem: Problem, target: GpuTarget) -> list[TileProgram]:
-    """Programs of the strategy `tensor` that take tiles in turn, the cheapest first."""
+def persistent(problem: Problem, target: GpuTarget, specialised: bool = False) -> list[TileProgram]:
+    """Programs of the strategy `tensor` that take tiles in turn, the cheapest first; with warps of one kind, or of several."""
     match = Tensor().match(problem, target)
     assert isinstance(match, Match)
     found = [schedule for schedule in match.strategy.space(match, target) if PERSISTENT in schedule.parameters]
+    found = [schedule for schedule in found if (SPECIALISED in schedule.parameters) is specialised]
     return [match.strategy.tile(match, each, target) for each in sorted(found, key=lambda s: match.strategy.cost(match, s, target))]
 
 
@@ -160,6 +161,24 @@ def test_programs_that_take_tiles_in_turn_are_compiled(name: str, target: str) -
     (kernel,) = compile_kernels(print_program(persistent(problem, machine)[0], problem.symbols, None, 132), machine)
     used = kernel.resources
     assert used.instructions["tma"] and used.instructions[machine.matrix_instruction] and not used.spilled
+
+
+@pytest.mark.parametrize("name", ["rows", "symbolic", "batch"])
+def test_warps_of_several_kinds_are_right_and_launched_as_compiled(name: str) -> None:
+    """The interpreter has one kind of warps; what the toolchain makes of them says how many are launched."""
+    problem, sizes, machine = PRODUCTS[name], {"B": 150}, gpu_target("sm_100a")
+    found = persistent(problem, machine, specialised=True)
+    arrays = drawn(problem, sizes, np.random.default_rng(0))
+    expected = run_region(problem.region, arrays, sizes)["y"]
+    (kernel,) = print_program(found[0], problem.symbols, None, 3)
+    assert ", 3, flatten=True, warp_specialize=True)" in kernel.source
+    np.testing.assert_array_equal(interpret(kernel, {**arrays, "y": np.full_like(expected, np.nan)}, sizes)["y"], expected)
+    (built,) = compile_kernels((kernel,), machine)
+    assert built.resources.warps > kernel.warps and not built.resources.spilled
+    assert not persistent(problem, gpu_target("sm_90a"), specialised=True)
+    match = Tensor().match(problem, machine)
+    assert isinstance(match, Match)
+    assert SPECIALISED not in min(match.strategy.space(match, machine), key=lambda s: match.strategy.cost(match, s, machine)).parameters
 
 
 MERGED = """region @r(%x: f16[i ROWS, k 128], %w: f16[h 5, d 53, k 128], %z: f32[h 5], %u: f32[d 53]) -> %y: f32[h 5, i ROWS, d 53] {
