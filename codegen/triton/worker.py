@@ -323,7 +323,7 @@ def answer(header: dict[str, Any], blobs: list[bytes]) -> Message:
 def said(error: BaseException) -> str:
     """A failure in words. Where Triton points into the source, what is wrong comes first and the line behind it."""
     text = str(error) or repr(error)
-    pointed = re.fullmatch(r"at (\d+):\d+:\n(.*)\n *\^\n?(.*)", text, re.DOTALL)
+    pointed = re.fullmatch(r"at ([0-9]+):[0-9]+:\n(.*)\n *\^\n?(.*)", text, re.DOTALL)
     if pointed is None:
         return text
     number, before, why = pointed.groups()
