@@ -284,13 +284,15 @@ def _is_in_rows(problem: Problem, operand: Operand, subscripts: tuple[Dim, ...])
 def is_stored_whole(problem: Problem, found: Contraction, schedule: Schedule) -> bool:
     """Whether a program that takes tiles in turn writes its results by a descriptor: along the columns, in numbers of 16 or 32 bits.
 
-    Estimates gain a hundredth by it. They lose where steps are over as soon as those of bytes, and where threads that hold more than
-    goes at once would compute with it.
+    Estimates gain a hundredth by it. They lose where steps are over as soon as those of bytes, where threads that hold more than goes
+    at once would compute with it, and where each result is computed with a number of its own from memory.
     """
     if PERSISTENT not in schedule.parameters or found.store.gathers or found.store.combine or schedule["swap"]:
         return False
     factors = (part for value in (found.left, found.right) for part in walk(value) if isinstance(part, Load))
-    if any(part.dtype.bits < 16 for part in factors) or (_is_more_than_held(schedule) and not _is_rounded_alone(found)):
+    if any(part.dtype.bits < 16 for part in factors) or _reads_beside(found):
+        return False
+    if _is_more_than_held(schedule) and not _is_rounded_alone(found):
         return False
     output = next(operand for operand in problem.region.outputs if operand.name == found.store.output)
     ends_in_columns = bool(found.store.subscripts) and dims.name_of(found.store.subscripts[-1]) in found.columns
@@ -451,6 +453,14 @@ def parts_of(schedule: Schedule, is_whole: bool) -> int:
 
 def _is_more_than_held(schedule: Schedule) -> bool:
     return schedule["m"] * schedule["n"] > HELD * 32 * schedule["warps"]
+
+
+def _reads_beside(found: Contraction) -> bool:
+    """Whether what follows a sum loads a number for each row and column."""
+    values = (*(let.value for let in found.epilogue), found.store.value)
+    loads = (part for value in values for part in walk(value) if isinstance(part, Load))
+    named = ({name for subscript in load.subscripts for name in dims.symbols(subscript)} for load in loads)
+    return any(names & set(found.rows) and names & set(found.columns) for names in named)
 
 
 def _is_rounded_alone(found: Contraction) -> bool:

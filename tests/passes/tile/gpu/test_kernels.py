@@ -140,17 +140,24 @@ def test_programs_that_take_tiles_in_turn_are_right(name: str, programs: int) ->
         np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+RESIDUAL = """region @r(%x: bf16[i 200, k 96], %w: bf16[j 264, k 96], %z: f32[i 200, j 264]) -> %y: f32[i 200, j 264] {
+  axes i: 200, j: 264, k: 96
+  %t = sum k: mul(cast(%x[i, k], f32), cast(%w[j, k], f32)) : f32[i, j]
+  %y[i, j] = add(%t, %z[i, j])
+}"""
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, "residual"])
 def test_which_programs_write_by_descriptors(name: str) -> None:
-    """Not bytes' products, rows that changed places with columns, or results of which threads hold too many and that are computed with."""
-    problem = PRODUCTS[name]
+    """Not bytes' products, rows that changed places with columns, results that meet others, or such as are too many and computed with."""
+    problem = PRODUCTS[name] if name in PRODUCTS else Problem(parse_region(RESIDUAL), dims.NO_FACTS, {})
     match = Tensor().match(problem, gpu_target("sm_100a"))
     assert isinstance(match, Match)
     for schedule in match.strategy.space(match, gpu_target("sm_100a")):
         program = match.strategy.tile(match, schedule, gpu_target("sm_100a"))
         (kernel,) = print_program(program, problem.symbols)
         is_many = schedule["m"] * schedule["n"] // (32 * schedule["warps"]) > 128
-        fits = not (schedule["swap"] or name == "integers" or (is_many and name == "symbolic"))
+        fits = not (schedule["swap"] or name in ("integers", "residual") or (is_many and name == "symbolic"))
         assert ("y_descriptor.store([" in kernel.source) == (fits and PERSISTENT in schedule.parameters), str(schedule)
 
 
