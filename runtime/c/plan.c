@@ -39,6 +39,7 @@ static const struct json *row(const struct reading *reading, const struct json *
 }
 
 static const struct dim *dim_of(const struct reading *reading, const struct json *json) {
+    if (!json) ourcc_damaged(&reading->document, "a number of a step or buffer is missing");
     const struct dim *dim = ourcc_read_dim(&reading->document, &reading->plan->symbol_names, json);
     for (size_t n = 0; dim->kind != DIM_NUMBER && n < reading->plan->symbol_count; ++n)
         if (ourcc_mentions(dim, n)) reading->plan->symbols[n].is_used = true;

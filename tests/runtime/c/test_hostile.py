@@ -281,6 +281,25 @@ def test_edits_with_right_digests_are_refused_or_run(sanitized: Path, whole: Pat
     assert len(taken) < 0.5 * EDITS
 
 
+@pytest.mark.parametrize("field", ["place", "size", "negative", "subject"])
+def test_a_check_of_a_place_without_a_field_is_refused_by_both(sanitized: Path, tmp_path: Path, field: str) -> None:
+    module = Module("places")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (module.declare("V", 1, 99), 3)))
+    given, n, b = graph.add_input("given", TensorType(i64, ())), module.declare("n", None, None), Builder(module, graph)
+    b.item(given, symbol=n)
+    graph.set_outputs([b.exp(b.check_place(x, axis=0, place=n))], ["y"])
+    path = tmp_path / "engine"
+    write_engine(path, compile_module(module, build_options({"targets": ["native"], "tune": "off"})))
+    members = members_of(path)
+    name = next(name for name in members if name.startswith("plan/"))
+    plan = json.loads(members[name])
+    (step,) = (step for step in plan["steps"] if step["kind"] == "check_place")
+    del step[field]
+    path.write_bytes(written({**members, name: json.dumps(plan).encode()}, json.loads(members["manifest.json"])))
+    assert verdicts(sanitized, [path])[0][0] in REFUSED and refusal_in_python(path) is not None
+
+
 @pytest.mark.parametrize("head", ["", [], "x", [0], {}])
 def test_a_damaged_record_of_a_member_is_told_by_both(library: Library, whole: Path, tmp_path: Path, head: object) -> None:
     members = members_of(whole)
