@@ -156,7 +156,9 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
 
 
 def _is_outside(step: CheckPlace, names: Mapping[str, str]) -> str:
-    place, size, low = (c_dim(each, names) for each in (step.place, step.size, -step.size if step.negative else 0))
+    # Products of two numbers that data give have 128 bits: a place that wrapped might be one inside.
+    wide = {name: f"(__int128){text}" for name, text in names.items()}
+    place, size, low = (c_dim(each, wide) for each in (step.place, step.size, -step.size if step.negative else 0))
     return f"{place} < {low} || {place} >= {size}"
 
 

@@ -100,6 +100,20 @@ def test_a_place_of_the_data_is_told_as_it_was_given() -> None:
                 call(np.array([wrong, 0]))
 
 
+@pytest.mark.parametrize("numbers", [(2**62, 4), (2**33, 2**31), (-(2**62), 4), (2**62, 2**62 - 1), (3, 4), (2, 5), (-1, 11), (-3, 4)])
+def test_places_beyond_64_bits_are_outside(numbers: tuple[int, int]) -> None:
+    def function(i: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.select_scatter(w, w[0] + 1, 0, i[0].item() * i[1].item())
+
+    module, found, engine = made(function, (torch.tensor([2, 1]), torch.zeros(ROWS, 3)))
+    i, w = np.array(numbers), np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
+    place = numbers[0] * numbers[1]
+    is_there = -ROWS <= place < ROWS
+    wanted = function(torch.from_numpy(i), torch.from_numpy(w)).numpy() if is_there else None
+    expect(outcome(lambda: run(module, found, i, w)[0]), wanted)
+    expect(outcome(lambda: engine(i, w)), wanted)
+
+
 def test_unchecked_indices_write_nowhere_else() -> None:
     """Indices may be left unchecked, because kernels mask them; a place is relied on."""
     function = OF_DATA["select and scatter"]
