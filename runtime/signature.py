@@ -114,7 +114,7 @@ class Signature:
 
     def _check_symbol(self, where: str, name: str, value: int, hint: str) -> None:
         bounds = self.facts.ranges.get(name, dims.UNBOUNDED)
-        if (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high):
+        if value not in bounds:
             raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint=hint)
         divisor = self.facts.divisors.get(name, 1)
         if value % divisor:

@@ -105,9 +105,9 @@ def _bind(program: Program, frame: Frame, step: Host | Call, arrays: Sequence[An
     for name, result, axis in step.binds:
         size = int(arrays[result]) if axis == VALUE else int(arrays[result].shape[axis])
         bounds = program.plan.symbols.ranges.get(name, UNBOUNDED)
-        if (bounds.low is not None and size < bounds.low) or (bounds.high is not None and size > bounds.high):
-            # A number is what the caller's data say; a size is what a step makes.
-            kind = InputError if axis == VALUE else EngineError
+        if size not in bounds:
+            # What a host step gives follows from the caller's data; what a call gives is the framework's.
+            kind = InputError if isinstance(step, Host) else EngineError
             raise kind(f"{title} gives {name} = {size}, expected {name} in {bounds}")
         values[name] = size
     frame.rebind(values)

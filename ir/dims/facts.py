@@ -37,6 +37,9 @@ class Range:
     def __str__(self) -> str:
         return f"{'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
 
+    def __contains__(self, value: int) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
 
 UNBOUNDED = Range(None, None)
 
@@ -53,6 +56,11 @@ class Facts:
     divisors: Mapping[str, int] = field(default_factory=dict)
     extents: Mapping[str, Dim] = field(default_factory=dict)
     broadcasts: tuple[tuple[Dim, Dim], ...] = ()
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """The symbols that have one value only, and it."""
+        return {name: bounds.low for name, bounds in self.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
 
     def clash(self, values: Mapping[str, int]) -> tuple[Dim, Dim] | None:
         """The first pair that should broadcast and does not; a pair with a symbol that has no value yet is passed over."""

@@ -268,7 +268,7 @@ def _verify_declared(size: Expr, declared: set[str], source: Source | None, what
 
 def _verify_values_of_symbols(module: Module, graph: Graph) -> None:
     """Each symbol that an op needs has its value by then: from the inputs, from an op before it, or because it has only one."""
-    known = {name for name, bounds in module.facts.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
+    known = set(module.facts.fixed)
     known.update(name for value in graph.inputs for size in value.shape for name in dims.symbols(size))
     for op in graph:
         known |= bound_by(op)

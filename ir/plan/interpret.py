@@ -215,7 +215,10 @@ class _Machine:
         else:
             arrays = [np.array(array) for array in table.run(table.OPS[step.routine], operands, attrs, results, False)]
         for name, result, axis in step.binds:
-            self.values[name] = int(arrays[result]) if axis == VALUE else arrays[result].shape[axis]
+            value = int(arrays[result]) if axis == VALUE else int(arrays[result].shape[axis])
+            if value not in (bounds := self.plan.symbols.ranges.get(name, dims.UNBOUNDED)):
+                raise InputError(f"host step {step.routine} gives {name} = {value}, expected {name} in {bounds}")
+            self.values[name] = value
         for name, array in zip(step.writes, arrays, strict=True):
             self.write(name, array)
 
@@ -285,7 +288,7 @@ def bind(plan: Plan, inputs: Sequence[Array]) -> dict[str, int]:
     """The symbol values that follow from a call's inputs; InputError where these do not fit."""
     if len(inputs) != len(plan.inputs):
         raise InputError(f"got {len(inputs)} inputs, expected {len(plan.inputs)}")
-    values = {name: bounds.low for name, bounds in plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
+    values = plan.symbols.fixed
     places = {buffer: place for place, (_, buffer) in enumerate(plan.inputs)}
     values.update({symbol: int(inputs[places[buffer]]) for symbol, buffer in plan.numbers})
     for solve in known_at_entry(plan)[1]:

@@ -295,7 +295,7 @@ def _column(place: Place, period: Dim, facts: Facts) -> tuple[Dim, Dim] | None:
 
 def known_at_entry(plan: Plan) -> tuple[set[str], tuple[Solve, ...]]:
     """The symbols that a call gives values, the caller's own integers included, and how sizes of the inputs tell them."""
-    known = {name for name, bounds in plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
+    known = set(plan.symbols.fixed)
     known |= {name for name, _ in plan.numbers}
     named: Mapping[str, Buffer] = plan.named
     solves = tuple(solves_of((named[name].type.shape if name in named else () for _, name in plan.inputs), known))

@@ -171,10 +171,9 @@ class _Verifier:
         """Before the first step: inputs and constants have values, and so have the symbols that the caller gives."""
         given = storage.Input | storage.Constant | storage.State | storage.Verdict
         self.written = {buffer.name for buffer in self.plan.buffers if isinstance(buffer.storage, given)}
-        fixed = {name for name, bounds in self.plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
         self.bound = {symbol for symbol, _ in self.plan.numbers}
         self.bound.update(*(self.of(self.plan.named[name].type) for _, name in self.plan.inputs))
-        self.known = fixed | self.bound
+        self.known = self.plan.symbols.fixed.keys() | self.bound
         for slot in self.plan.slots:
             late = sorted(frozenset().union(*map(dims.symbols, slot.sizes)) - self.known)
             if late:

@@ -54,7 +54,7 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
 
     told = Telling(target)
     for fusion, planned in zip(fusions, share_layouts(every, again), strict=True):
-        units = told.units(fusion.graph, refusals_first(fusion.graph, planned) if fusion.graph.ties else planned)
+        units = told.units(fusion.graph, refusals_first(fusion.graph, planned, fusion.module.facts) if fusion.graph.ties else planned)
         plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
         try:
             # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.

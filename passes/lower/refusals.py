@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...ir.dims import Facts, Range
 from ...ir.graph import Graph, Value
 from ..fusion.partition import HostOp
 from .in_place import in_place
@@ -18,15 +19,17 @@ REFUSING = frozenset({"item", "refuse_index", "refuse_place", "require"})
 """Host ops that look at data and may end the call."""
 
 
-def refusals_first(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
+def refusals_first(graph: Graph, units: Sequence[Unit], facts: Facts) -> list[Unit]:
     """The units, those that refuse and all that they rest on in front of the first one that writes a state in place."""
     written = in_place(graph, units).keys()
     first = next((n for n, unit in enumerate(units) if not written.isdisjoint(_made(unit))), len(units))
     makers = _makers(graph, units)
+    # A size that data decide is refused where it is not in the range that the program gives it.
+    bounded = {name for name, bounds in facts.ranges.items() if bounds != Range()} - given(graph)
     early: set[int] = set()
     for number in range(first, len(units)):
         unit = units[number]
-        if isinstance(unit, HostOp) and unit.op.name in REFUSING:
+        if isinstance(unit, HostOp) and (unit.op.name in REFUSING or not bounded.isdisjoint(bindable(unit.op))):
             needed = _needed(number, units, makers, early)
             if all(written.isdisjoint(_made(units[each])) for each in needed):
                 early |= needed

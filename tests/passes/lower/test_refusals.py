@@ -79,7 +79,14 @@ def computed_indices(s: Any, i: torch.Tensor, j: torch.Tensor, x: torch.Tensor) 
     return F.embedding(j, z) + s.total
 
 
-BODIES = [write_then_read, read_then_write, write_then_look_up, two_writes, indices_of_a_state, a_place, computed_indices]
+def a_size(s: Any, i: torch.Tensor, j: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    s.rows.index_copy_(0, i, x)
+    places = torch.nonzero(j)[:, 0]
+    torch._check(places.shape[0] <= 3)
+    return s.table[places].sum(0)
+
+
+BODIES = [write_then_read, read_then_write, write_then_look_up, two_writes, indices_of_a_state, a_place, a_size, computed_indices]
 EXAMPLES = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64), torch.zeros(4, 8)
 FIRST = [[0, 1, 2, 3], [3, 2, 5, 15], [3, 2, 5, 16], [0, 1, 2, -17], [1, 4, 3, 60], [0, 4, 5, 2**33]]
 SECOND = [[0, 1, 2, 2], [0, 3, 1, 6], [-1, 1, 2, 1], [1, 16, 1, 1], [60, 1, 2, 2], [-51, 0, 0, 0], [3, 2, 1, -7]]
@@ -91,7 +98,7 @@ def refusing_late(plan: Plan) -> list[int]:
         number
         for number, step in enumerate(plan.steps)
         if number > plan.first_write
-        and (isinstance(step, Check | CheckPlace) or (isinstance(step, Host) and step.routine in ("item", "require")))
+        and (isinstance(step, Check | CheckPlace) or (isinstance(step, Host) and step.routine in ("item", "require", "nonzero")))
     ]
 
 
