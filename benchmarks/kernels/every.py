@@ -2,8 +2,11 @@
 
 A schedule that does not build well is a refusal with its reason: the toolchain fails or hangs, registers spill inside a loop,
 shared memory is too small, the cubin wants other threads or arguments than a plan would give. Nothing ends the run.
-It goes on where it was cut off; only the problems and the compiler's sources decide what is known.
+What is found of a printed kernel is kept under its text and the toolchain: the run goes on where it was cut off, also behind
+changes that leave a kernel as it was. First comes one of each kind (schedule, element types and class of sizes), then the others.
 
+python benchmarks/kernels/every.py                              all of it: tens of hours; one line for each schedule that is refused
+python benchmarks/kernels/every.py --minutes 60                 as many as that gives time for; the last lines say how many are left
 python benchmarks/kernels/every.py --only "rows" --sample 20 --seed 1
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import random
 import re
 import sys
@@ -20,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import ours
 import torch
@@ -28,6 +31,7 @@ from cubins import FOLDER, warps_of
 
 from ourcc.codegen.sass.reading import read_kernel
 from ourcc.codegen.triton.compile import CompiledKernel, compile_kernel, disassemble
+from ourcc.codegen.triton.kernel import TritonKernel
 from ourcc.codegen.triton.launch_abi import HIDDEN_POINTERS, variant
 from ourcc.codegen.triton.printer import print_launch
 from ourcc.compiler.importers.torch.export import import_exported
@@ -43,6 +47,8 @@ from ourcc.passes.tile.schedule import Candidate
 from ourcc.passes.tile.schedule import Problem as Posed
 
 ARCHITECTURES = ("sm_90a", "sm_100a")
+CLASSES = (16, 512)
+"""Rows up to which a problem is one of few, and of some."""
 DEADLINE = 60.0
 """Seconds after which a compiler that does not answer is ended."""
 
@@ -55,7 +61,6 @@ class Offer:
 
     problem: ours.Problem
     architecture: str
-    number: int
     candidate: Candidate
     chosen: bool
     """Whether it is the one of least predicted cost."""
@@ -66,16 +71,11 @@ class Offer:
         return f"{self.architecture} {self.problem.group}: {self.problem.name}: {self.candidate[1]}"
 
     @property
-    def digest(self) -> str:
-        """Under what its result is kept."""
-        names = (
-            ours.digest_of(self.problem, self.architecture),
-            Path(__file__).read_text(encoding="utf-8"),
-            self.number,
-            str(self.candidate[1]),
-            str(self.candidate[0].problem.region),
-        )
-        return hashlib.sha256(repr(names).encode()).hexdigest()
+    def kind(self) -> tuple[str, ...]:
+        """The schedule, the element types and the class of sizes: few rows, some, many."""
+        rows = math.prod(self.problem.shapes[0][:-1])
+        size = sum(rows > most for most in CLASSES)
+        return (self.architecture, str(self.problem.dtype), str(self.problem.quantize), str(size), str(self.candidate[1]))
 
 
 def offers(problem: ours.Problem, architecture: str) -> list[Offer]:
@@ -97,23 +97,11 @@ def offers(problem: ours.Problem, architecture: str) -> list[Offer]:
         return best
 
     lower(fuse(module, narrow=True), Scheduler(STRATEGIES, machine, choose, lambda region, constants: {}), machine.name)
-    return [Offer(problem, architecture, number, each, key in chosen) for number, (key, each) in enumerate(found.items())]
+    return [Offer(problem, architecture, each, key in chosen) for key, each in found.items()]
 
 
 def refusals(offer: Offer) -> list[str]:
-    """Why a schedule's kernels are not good; empty where they are. What was built once is not built again."""
-    path = FOLDER / "every" / f"{offer.digest}.json"
-    if path.exists():
-        known: list[str] = json.loads(path.read_text(encoding="utf-8"))
-        return known
-    found = build(offer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found), encoding="utf-8")
-    return found
-
-
-def build(offer: Offer) -> list[str]:
-    """The reasons against a schedule, as building it tells."""
+    """Why a schedule's kernels are not good; empty where they are."""
     match, schedule = offer.candidate
     machine = gpu_target(offer.architecture)
     reasons: list[str] = []
@@ -121,13 +109,35 @@ def build(offer: Offer) -> list[str]:
         program = match.program(schedule, machine)
         for number, launch in enumerate(program.launches):
             named = replace(launch, name=f"kernel_{number}")
-            kernel = print_launch(named, match.problem.symbols, None, machine.processors)
-            reasons += faults(compile_kernel(kernel, machine, DEADLINE), machine)
+            reasons += known(print_launch(named, match.problem.symbols, None, machine.processors), machine)
     except CompilerError as error:
         reasons.append(f"{type(error).__name__}: {error}".splitlines()[0][:200])
     except Exception as error:  # noqa: BLE001 - what no one foresaw is a finding of this run, and does not end it
         reasons.append(f"unforeseen {type(error).__name__}: {error}".splitlines()[0][:200])
     return reasons
+
+
+def known(kernel: TritonKernel, machine: GpuTarget) -> list[str]:
+    """What is wrong with a kernel. What was built is not built again."""
+    path = FOLDER / "every" / f"{digest_of(kernel, machine)}.json"
+    if path.exists():
+        kept: list[str] = json.loads(path.read_text(encoding="utf-8"))
+        return kept
+    try:
+        found = faults(compile_kernel(kernel, machine, DEADLINE), machine)
+    except CompilerError as error:
+        found = [f"{type(error).__name__}: {error}".splitlines()[0][:200]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def digest_of(kernel: TritonKernel, machine: GpuTarget) -> str:
+    """Of a kernel's text and of what judges it."""
+    import triton
+
+    names = (kernel, machine.name, triton.__version__, Path(__file__).read_text(encoding="utf-8"))
+    return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
 def faults(compiled: CompiledKernel, machine: GpuTarget) -> list[str]:
@@ -173,31 +183,41 @@ def summary(results: Sequence[tuple[Offer, list[str]]]) -> str:
     return "\n".join(lines)
 
 
+def in_turn(problems: Sequence[ours.Problem], seed: int) -> list[Offer]:
+    """All that is offered in a drawn order: the first of each kind before the others."""
+    generator = random.Random(seed)
+    every = [offer for problem in problems for architecture in ARCHITECTURES for offer in offers(problem, architecture)]
+    generator.shuffle(every)
+    firsts = {offer.kind: offer for offer in reversed(every)}
+    return [*firsts.values(), *(offer for offer in every if firsts[offer.kind] is not offer)]
+
+
 def main() -> int:
     """Build all that is offered, or a sample; print what is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="problems whose group and name hold these words")
     parser.add_argument("--sample", type=int, help="one schedule of each of so many problems, drawn with the seed")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the order, and of the sample")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further schedule after so long")
     arguments = parser.parse_args()
-    listed: list[Any] = [each for each in ours.problems() if arguments.only in f"{each.group} {each.name}"]
+    begun = time.monotonic()
+    listed = [each for each in ours.problems() if arguments.only in f"{each.group} {each.name}"]
+    every = drawn(listed, arguments.seed, arguments.sample) if arguments.sample else in_turn(listed, arguments.seed)
+    kinds = len({offer.kind for offer in every})
+    print(f"{len(every)} schedules of {kinds} kinds", flush=True)
     results: list[tuple[Offer, list[str]]] = []
-    places = [(problem, architecture) for problem in listed for architecture in ARCHITECTURES]
-    groups = [drawn(listed, arguments.seed, arguments.sample)] if arguments.sample else (offers(*place) for place in places)
-    for at, group in enumerate(groups):
-        started = time.monotonic()
-        for number, offer in enumerate(group):
-            reasons = refusals(offer)
-            results.append((offer, reasons))
-            if reasons:
-                print(f"refused: {offer.title}: {'; '.join(reasons)}", flush=True)
-            if arguments.sample or number % 20 == 19:
-                print(f"  {number + 1} of {len(group)}: {offer.title}", file=sys.stderr, flush=True)
-        if not arguments.sample and group:
-            took = time.monotonic() - started
-            where = f"{at + 1}/{len(places)} {group[0].architecture} {group[0].problem.group}: {group[0].problem.name}"
-            print(f"{where}: {len(group)} schedules ({took:.0f} s)", flush=True)
+    for offer in every:
+        if time.monotonic() - begun > 60 * arguments.minutes:
+            break
+        reasons = refusals(offer)
+        results.append((offer, reasons))
+        if reasons:
+            print(f"refused: {offer.title}: {'; '.join(reasons)}", flush=True)
+        if len(results) % 100 == 0:
+            print(f"  {len(results)} of {len(every)}, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     print(summary(results))
+    seen = len({offer.kind for offer, _ in results})
+    print(f"{len(results)} of {len(every)} schedules, {seen} of {kinds} kinds; chosen ones: {sum(offer.chosen for offer, _ in results)}")
     return 0
 
 

@@ -179,6 +179,13 @@ def div_f32(x, y):
         quotient = tl.div_rn(x, y)
     return quotient
 """,
+    # The same by a number whose inverse is known.
+    """
+def div_by_f32(x, y, inverse):
+    quotient = x * inverse
+    left = tl.fma(quotient * -1.0, y, x)
+    return tl.where(tl.abs(left) < tl.abs(x), tl.fma(left, inverse, quotient), quotient)
+""",
     # --- elementary functions ----------------------------------------------------------------------------------------
     # One instruction where results below the smallest normal number may be 0; to keep them takes two products and a comparison.
     f"""

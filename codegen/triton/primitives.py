@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.types import DType, f32
 from .words import bare
+
+WELL_WITHIN = 2.0**-125, 2.0**125
+"""Divisors of normal numbers in f32 whose inverses are normal too."""
 
 _LANGUAGE_NAMES = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8e4nv", "f8e5m2": "float8e5"},
@@ -91,6 +96,8 @@ def apply(primitive: str, args: tuple[PrintedOperand, ...], dtype: DType, helper
     family = "bool" if dtype.kind == "bool" else "float" if dtype.is_float else "uint" if dtype.kind == "uint" else "int"
     if dtype.kind in ("complex", "string"):
         raise UnsupportedError(f"primitive {primitive} on {dtype} is not supported in Triton kernels", hint="run the op on the cpu target")
+    if primitive == "div" and dtype == f32 and (quotient := _by_literal(args[0], args[1], helpers)) is not None:
+        return quotient
     for key in (f"{primitive}_{dtype}", f"{primitive}_{family}", primitive):
         if key in _INFIX:
             return _infix(_INFIX[key], args, dtype)
@@ -119,6 +126,20 @@ def _filled(args: tuple[PrintedOperand, ...], dtype: DType, keep: int) -> tuple[
     if keep and tensors >= keep:
         return tuple(arg.text for arg in args)
     return tuple(arg.text if arg.constant is None else full(Constant(arg.constant.value, dtype)) for arg in args)
+
+
+def _by_literal(x: PrintedOperand, y: PrintedOperand, helpers: set[str]) -> str | None:
+    """A quotient in f32 by a literal whose inverse is known when printing, which is exact for powers of two; None for other divisors."""
+    if x.constant is not None or y.constant is None:
+        return None
+    divisor = float(np.float32(y.constant.value.real))
+    if not WELL_WITHIN[0] <= abs(divisor) <= WELL_WITHIN[1]:
+        return None
+    inverse = float(np.float32(1.0 / divisor))
+    if abs(math.frexp(divisor)[0]) == 0.5:
+        return f"({x.text} * {literal(inverse)})"
+    helpers.add("div_by_f32")
+    return f"div_by_f32({bare(x.text)}, {literal(divisor)}, {literal(inverse)})"
 
 
 def _infix(operator: str, args: tuple[PrintedOperand, ...], dtype: DType) -> str:

@@ -196,7 +196,7 @@ def test_the_comparison_is_of_these_results() -> None:
 def offer() -> Any:
     problem = next(each for each in ours.problems() if each.name == "bf16 1024")
     found = every.offers(problem, "sm_90a")
-    assert len(found) > 5 and len({each.digest for each in found}) == len(found)
+    assert len(found) > 5 and len({each.kind for each in found}) == len(found)
     return found[0]
 
 
@@ -227,21 +227,36 @@ def test_a_plan_that_disagrees_with_its_cubin_is_a_fault(built: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ToolchainError("triton did not answer within 60 s"), RuntimeError("what no one foresaw")])
-def test_a_toolchain_that_fails_is_a_refusal(offer: Any, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toolchain_that_fails_is_a_refusal(offer: Any, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise error
 
+    monkeypatch.setattr(every, "FOLDER", tmp_path)
     monkeypatch.setattr(every, "compile_kernel", fail)
-    (reason,) = every.build(offer)
+    (reason,) = every.refusals(offer)
     assert str(error) in reason
 
 
-def test_what_was_built_is_not_built_again(offer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_built_is_not_built_again(offer: Any, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(every, "FOLDER", tmp_path)
-    answers = iter([["it spills"]])
-    monkeypatch.setattr(every, "build", lambda _: next(answers))
+    monkeypatch.setattr(every, "compile_kernel", lambda *_: built)
+    answers = iter([["it spills"], ["another text"]])
+    monkeypatch.setattr(every, "faults", lambda *_: next(answers))
     assert every.refusals(offer) == every.refusals(offer) == ["it spills"]
     assert "1 built, 1 refused" in every.summary([(offer, ["it spills"])])
+    other = replace(built.kernel, source=built.kernel.source + "\n")
+    assert every.known(other, every.gpu_target("sm_90a")) == ["another text"]
+
+
+def test_one_of_each_kind_comes_first() -> None:
+    listed = [each for each in ours.problems() if each.group == "elementwise"]
+    offered = every.in_turn(listed, 2)
+    kinds = {offer.kind for offer in offered}
+    assert len(offered) > len(kinds) and {offer.kind for offer in offered[: len(kinds)]} == kinds
+    assert sorted(offer.title for offer in offered) == sorted(
+        offer.title for each in listed for architecture in every.ARCHITECTURES for offer in every.offers(each, architecture)
+    )
+    assert [offer.title for offer in every.in_turn(listed, 2)] == [offer.title for offer in offered]
 
 
 def test_a_sample_of_all_schedules_builds() -> None:
@@ -250,4 +265,4 @@ def test_a_sample_of_all_schedules_builds() -> None:
     sample = every.drawn(listed, 3, 4)
     assert [each.title for each in sample] == [each.title for each in every.drawn(listed, 3, 4)]
     for each in sample:
-        assert not [reason for reason in every.build(each) if reason.startswith("unforeseen") or "cubin" in reason], each.title
+        assert not [reason for reason in every.refusals(each) if reason.startswith("unforeseen") or "cubin" in reason], each.title

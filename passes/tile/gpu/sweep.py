@@ -25,6 +25,7 @@ from ..folds import identity, is_highest, open_extreme, open_total
 from ..lower import Block, used_parameters
 from ..schedule import Problem
 from ..walk import Walk, walk
+from .ahead import loads_ahead
 from .shape import contiguous_axes, is_covered
 
 
@@ -78,7 +79,7 @@ class Sweep:
         for rest, stores in groups.items():
             self._walk(block, rest, partial(self._write, block, stores))
         params = used_parameters(self.problem, (*self.statements, *self.stores))
-        return Launch(name, params, tuple(grid), tuple(block.body), hints=tiling.hints)
+        return loads_ahead(Launch(name, params, tuple(grid), tuple(block.body), hints=tiling.hints))
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

@@ -98,6 +98,9 @@ kernel of several kinds of warps, and none ran: it is offered to be measured, an
 UNTRIED = 2e-6
 """Seconds that a form is taken to cost more where another one was measured or estimated, and it never was."""
 
+COPIED = 2.4e-13
+"""Seconds of a byte that the threads which multiply copy themselves, by pointers (estimated)."""
+
 DESCRIBED = 5e-7
 """Seconds in which a program makes its descriptors."""
 
@@ -369,9 +372,11 @@ def seconds_of(
     halved = (m + n) * k * HALVED if times > 1 else 0.0
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
-    work += POINTED if target.tensor_memory and resident == 1 and not stays and not chain else 0.0
+    bytes_of_step = (m + n) * k * operands.dtype.bits / 8
+    if not stays:
+        work += COPIED * bytes_of_step if not target.tensor_memory else POINTED if resident == 1 and not chain else 0.0
     work = max(work, CHAINED + ISSUED * schedule["warps"]) if is_issued else work
-    cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / share.busy)
+    cached = bytes_of_step / min(target.port_rate, target.cache_rate / share.busy)
     ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
     waiting = AWAITED * waits(match.found) * max(share.chain / share.rounds, share.steps / 2)
@@ -382,7 +387,7 @@ def seconds_of(
         + share.rounds * m * n * (STORED_WHOLE if whole else STORED)
         + share.rounds * _parting_seconds(match.found.product, parts_of(schedule, whole))
         + (DESCRIBED if stays else 0.0)
-        + (UNTRIED if (stays and not target.tensor_memory) or SPECIALISED in schedule.parameters else 0.0)
+        + (UNTRIED if SPECIALISED in schedule.parameters else 0.0)
         + waiting
         + LAUNCH_SECONDS
     )

@@ -11,9 +11,10 @@ from ourcc.codegen.triton.interpret import interpret
 from ourcc.codegen.triton.primitives import apply, language_type
 from ourcc.ir import dims
 from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.expression import Constant
 from ourcc.ir.scalar import PRIMITIVES, convert, evaluate
 from ourcc.ir.target import gpu_target
-from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileType
+from ourcc.ir.tile.program import Full, GridAxis, Launch, Load, Param, Store, TileApply, TileType
 from ourcc.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 
 LANES = dims.symbol("i")
@@ -101,18 +102,29 @@ def test_two_numbers_in_a_byte() -> None:
     np.testing.assert_array_equal(result, evaluate("e2m1x2", operands["x"], operands["y"]))
 
 
+def of_any_size(random: np.random.Generator, *shape: int) -> np.ndarray:
+    """Numbers of every exponent, quarters of small integers, and special ones."""
+    wide = np.ldexp(random.uniform(1, 2, shape), random.integers(-149, 128, shape)) * random.choice((-1.0, 1.0), shape)
+    near = random.integers(-40, 40, shape) * np.ldexp(1.0, random.integers(-3, 3, shape))
+    special = random.choice(floats(int(random.integers(99)), f32), shape)
+    return np.choose(random.integers(0, 3, shape), [wide, near, special]).astype(np.float32)
+
+
+def is_quotient(x: np.ndarray, y: np.ndarray, found: np.ndarray) -> None:
+    """Quotients are the nearest numbers; what is left over of the smallest is rounded: they may be off by one place."""
+    with np.errstate(all="ignore"):
+        wanted = x / y
+    right = same(found, wanted)
+    small = np.isfinite(wanted) & (np.minimum(np.abs(x), np.abs(wanted)) < 2.0**-100)
+    assert right[~small].all(), (x[~small & ~right][:4], found[~small & ~right][:4], wanted[~small & ~right][:4])
+    assert (np.abs(found[small].astype(np.float64) - wanted[small]) <= np.spacing(np.abs(wanted[small]))).all()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_division_by_one_number_of_many_is_exact(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows, columns = 128, 1024
-
-    def drawn(*shape: int) -> np.ndarray:
-        wide = np.ldexp(random.uniform(1, 2, shape), random.integers(-149, 128, shape)) * random.choice((-1.0, 1.0), shape)
-        near = random.integers(-40, 40, shape) * np.ldexp(1.0, random.integers(-3, 3, shape))
-        special = random.choice(floats(seed, f32), shape)
-        return np.choose(random.integers(0, 3, shape), [wide, near, special]).astype(np.float32)
-
-    x, y = drawn(rows, columns), drawn(rows)
+    x, y = of_any_size(random, rows, columns), of_any_size(random, rows)
     params = (
         Param("x", f32, (("i", rows), ("j", columns))),
         Param("y", f32, (("i", rows),)),
@@ -125,13 +137,25 @@ def test_division_by_one_number_of_many_is_exact(seed: int) -> None:
         Launch("divided", params, (GridAxis("i", 0, rows, 8), GridAxis("j", 0, columns, 128)), (Store("z", (i, j), value),))
     )
     found = interpret(printed, {"x": x, "y": y, "z": np.zeros_like(x)}, {})["z"]
-    with np.errstate(all="ignore"):
-        wanted = x / y[:, None]
-    right = same(found, wanted)
-    # What is left over of the smallest numbers is rounded: they may be off by one place.
-    small = np.isfinite(wanted) & (np.minimum(np.abs(x), np.abs(wanted)) < 2.0**-100)
-    assert right[~small].all(), (x[~small & ~right][:4], found[~small & ~right][:4], wanted[~small & ~right][:4])
-    assert (np.abs(found[small].astype(np.float64) - wanted[small]) <= np.spacing(np.abs(wanted[small]))).all()
+    is_quotient(x, y[:, None], found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_division_by_literals_is_exact(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    powers = np.ldexp(random.choice((-1.0, 1.0), 12), random.integers(-149, 128, 12))
+    divisors = [*of_any_size(random, 24).tolist(), *powers.tolist(), *(float(n) for n in random.integers(1, 70_000, 12))]
+    x = of_any_size(random, 1024)
+    i, of = dims.symbol("i"), TileType(f32, ("i",))
+    names = [f"y{n}" for n in range(len(divisors))]
+    params = (Param("x", f32, (("i", 1024),)), *(Param(name, f32, (("i", 1024),), "out") for name in names))
+    quotients = [TileApply("div", (Load("x", (i,), of), Full(Constant(by, f32), of)), f32, type=of) for by in divisors]
+    body = tuple(Store(name, (i,), value) for name, value in zip(names, quotients, strict=True))
+    printed = print_launch(Launch("divided", params, (GridAxis("i", 0, 1024, 128),), body))
+    assert printed.source.count("div_by_f32(") > 12 and printed.source.count("div_f32(") > 1
+    found = interpret(printed, {"x": x, **{name: np.zeros_like(x) for name in names}}, {})
+    for name, divisor in zip(names, divisors, strict=True):
+        is_quotient(x, np.float32(divisor), found[name])
 
 
 @pytest.mark.parametrize("name", ELEMENTARY)
