@@ -43,7 +43,7 @@ from .contract import (
     untaken,
     widened_again,
 )
-from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload
+from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload, simplified_for
 from .options import BuildOptions
 from .progress import SILENT, Progress
 from .targets.target import LANGUAGES, Target
@@ -288,4 +288,5 @@ def _provenance(options: BuildOptions, parts: Sequence[Built], before: EngineCon
     own = {name: getattr(options, name) for name in CHANGES if getattr(options, name) is not None}
     changes = own if before is None else recorded_changes(before)
     said = {} if changes is None else {"changes": changes}
-    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, **said, **given}
+    program = [target.name for target in options.targets] if before is None else simplified_for(before)
+    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, "program": program, **said, **given}

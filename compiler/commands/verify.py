@@ -20,7 +20,7 @@ from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
 from ..backends.reopen import module_of
 from ..engines.kinds import check_engine, check_order, is_checkpoint
-from ..engines.recorded import kept_precision, recorded_changes, workload_of
+from ..engines.recorded import kept_precision, recorded_changes, simplified_for, workload_of
 from ..models.importing import declared_shapes, import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import TF32, Precision, precisions
@@ -180,7 +180,8 @@ def _changed_alike(model: Path, options: BuildOptions, engine: Engine, progress:
     asked = recorded_changes(engine.contents)
     if asked is None or len(engine.functions) > 1:
         return None
-    options = replace(build_options({"trust_pickle": options.trust_pickle, **asked}), shapes=options.shapes)
+    same = {"trust_pickle": options.trust_pickle, "targets": simplified_for(engine.contents), **asked}
+    options = replace(build_options(same), shapes=options.shapes)
     module = import_model(model, options, progress)
     simplify(module, options)
     return module

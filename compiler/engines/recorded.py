@@ -47,6 +47,12 @@ def recorded_targets(contents: EngineContents) -> dict[str, str]:
     return {name: str(known.get(name, name)) for name in contents.parts}
 
 
+def simplified_for(contents: EngineContents) -> list[str]:
+    """The targets that its program was simplified for: parts that were made again since may be for others."""
+    said = contents.provenance.get("program")
+    return [str(name) for name in said] if isinstance(said, list) and said else list(dict.fromkeys(recorded_targets(contents).values()))
+
+
 def workload_of(contents: EngineContents) -> Workload:
     """The workload that its builder gave, else the one where nothing is said."""
     return recorded_workload(contents) or default_workload(contents.symbols)
