@@ -198,8 +198,8 @@ def attention(
     """softmax(scale * q k^T + mask) v, with q [.., H, S, D], k [.., G, T, D], v [.., G, T, E]; head h reads group h * G // H.
 
     A bool mask keeps where True, a float mask, which may be as wide as scores are, is added; it broadcasts to [.., H, S, T].
-    `causal` also keeps t <= s only. A row with nothing kept is NaN, and 0 with `safe`. Values of 16 bits are multiplied with
-    weights, exp(score - highest), of 16 bits, which the result has as well; queries and keys may be f32 beside them.
+    `causal` also keeps t <= s only. A row with nothing kept is NaN, and 0 with `safe`; without any keys it is 0, as a sum of nothing
+    is. Values of 16 bits are multiplied with weights, exp(score - highest), of 16 bits, which the result has as well; queries and keys may be f32 beside them.
     """
     repeats = q.shape[-3] // k.shape[-3] if k.shape[-3] else 1
     k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
@@ -216,7 +216,7 @@ def attention(
     total = weights.sum(axis=-1, keepdims=True)
     factors = weights if v.dtype == q.dtype else weights.astype(v.dtype).astype(q.dtype)
     result = np.matmul(factors, v.astype(q.dtype)) / total
-    return (np.where(total == 0, 0, result) if safe else result).astype(v.dtype)
+    return (np.where(total == 0, 0, result) if safe or not k.shape[-2] else result).astype(v.dtype)
 
 
 @attention.infers
@@ -268,7 +268,11 @@ def _(
     factor = scalar.cast(scalar.rounded(weight, v.dtype), v.dtype.compute)
     result = r.reduce("sum", [column], scalar.mul(factor, r.load(2, (*lead, group, column, feature))), [*rows, feature])
     value = scalar.div(result, total)
-    r.store(0, (*rows, feature), scalar.where(scalar.eq(total, 0.0), 0.0, value) if safe else value)
+    if safe:
+        value = scalar.where(scalar.eq(total, 0.0), 0.0, value)
+    elif not isinstance(k.shape[-2], int) or k.shape[-2] == 0:
+        value = scalar.where(scalar.eq(r.index(k.shape[-2]), 0), 0.0, value)
+    r.store(0, (*rows, feature), value)
 
 
 def _heads(dtype: DType = f32, heads: int = 4, groups: int = 4, rows: int = 3, columns: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -297,7 +301,8 @@ def _() -> Iterator[Sample]:
         query, key, _ = _heads(f32, heads, heads, columns=37, rows=18)
         yield Sample((query, key, _heads(dtype, heads, heads, columns=37)[2]), {"scale": 0.35, "causal": True})
     yield Sample((draw(1, 1, 4), draw(1, 2, 4), draw(1, 2, 4)), {"scale": 0.5})
-    yield Sample(_heads(columns=0), {"scale": 0.5, "safe": True})
+    for safe in (False, True):
+        yield Sample(_heads(columns=0), {"scale": 0.5, "safe": safe})
     yield Sample(_heads(rows=0), {"scale": 0.5})
     q, k, v = _heads()
     yield refused((q, k[:, :3], v[:, :3]), "4 heads are not known to be a multiple of 3 key heads", scale=1.0)

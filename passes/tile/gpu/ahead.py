@@ -50,6 +50,7 @@ class _Held:
         }
         self.threads = 32 * int(launch.hint("warps", 4))
         self.written = {each.operand for each in launch.body if isinstance(each, Store)}
+        self.read = {load.operand for load in _loads(before)}
         self.known = {each.name for each in before if isinstance(each, Let)}
         self.taken = {each.name for each in launch.body if isinstance(each, (Let, AxisDecl))}
         self.taken |= {param.name for param in launch.params} | {axis.name for axis in launch.grid}
@@ -60,10 +61,12 @@ class _Held:
         return -(-elements * type.dtype.bits // (32 * self.threads)) if elements > self.threads else 1
 
     def may_move(self, load: Load) -> bool:
-        """Whether all that a load names is known, and nothing that the program writes."""
+        """Whether all that a load names is known, and nothing that the program writes. What was read before is read again where it
+        takes too many registers to stay.
+        """
         named = {name for subscript in load.subscripts for name in dims.symbols(subscript)}
         is_known = all(name[1:] in self.known for name in named if name.startswith("%"))
-        return is_known and load.operand not in self.written and self.extents.keys() >= set(load.type.axes)
+        return is_known and load.operand not in self.written | self.read and self.extents.keys() >= set(load.type.axes)
 
     def unique(self, name: str) -> str:
         """A name that the launch has not."""

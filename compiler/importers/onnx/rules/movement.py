@@ -52,6 +52,9 @@ def _split(n: Node) -> list[Value]:
     results = []
     begin: Dim = 0
     for part in parts:
+        # Each part must be there, whatever becomes of the others.
+        for edge in (begin, begin + part):
+            x = moves.with_places(n.b, x, axis, edge)
         results.append(slice_axis(n, x, axis, begin, part))
         begin = begin + part
     return results
@@ -231,8 +234,8 @@ def _trilu(n: Node) -> Value:
     if x.type.rank < 2:
         raise n.fail(f"input has rank {x.type.rank}, expected at least 2")
     rows, columns = (n.b.iota(shape=x.shape[-2:], axis=axis, dtype=i64) for axis in (0, 1))
-    shifted = n.b.add(rows, n.b.reshape(n.x(1), shape=())) if n.given(1) else rows
-    kept = n.b.ge(columns, shifted) if n.attr_flag("upper", True) else n.b.le(columns, shifted)
+    diagonal, first = n.b.sub(columns, rows), n.b.reshape(n.x(1), shape=()) if n.given(1) else n.b.scalar(0, i64)
+    kept = n.b.ge(diagonal, first) if n.attr_flag("upper", True) else n.b.le(diagonal, first)
     result: Value = n.b.where(kept, x, n.b.scalar(0, x.dtype))
     return result
 

@@ -32,6 +32,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "sum": lambda x: x.sum(1),
     "mean": lambda x: x.mean(1),
     "softmax": lambda x: x.softmax(1),
+    "attention": lambda x: ((torch.ones(1, 2, 4, 3) @ x.expand(1, 2, 3, -1)) * 0.3).softmax(-1) @ x.mT.expand(1, 2, -1, 3),
+    "masked_attention": lambda x: ((torch.ones(1, 2, 4, 3) @ x.expand(1, 2, 3, -1)) + x[:1]).softmax(-1) @ x.mT.expand(1, 2, -1, 3),
     "any": lambda x: (x > 0).any(1),
     "flip": lambda x: x.flip(1),
 }
@@ -57,7 +59,7 @@ def test_as_eager_with_every_size(name: str) -> None:
                 engine(x)
             continue
         torch.testing.assert_close(engine(x), expected, equal_nan=True)
-    calm = ("min_of_rows", "sum", "mean", "softmax", "any", "flip")
+    calm = ("min_of_rows", "sum", "mean", "softmax", "attention", "masked_attention", "any", "flip")
     assert (refused == 0) == (name in calm), f"eager refused {refused} of these sizes"
 
 

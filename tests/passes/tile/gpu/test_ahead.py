@@ -85,6 +85,12 @@ def test_a_row_that_several_read_moves_once() -> None:
     assert found == ["w"] and len([name for name in moved.params if name.name == "w"]) == 1
 
 
+def test_a_row_that_is_read_again_stays() -> None:
+    """What did not stay in registers is read twice on purpose."""
+    again = parse(text(norm(warps=16)).replace("load %v[j]", "load %x[i, j]"))
+    assert ahead(again)[1] == ["w"]
+
+
 def test_programs_with_loops_or_without_folds_stay_as_they_are() -> None:
     for body in (
         "axis j in 0..64 extent 64\n      store %y[i, j] = load %x[i, j] : f32[j]",
