@@ -155,8 +155,10 @@ def contract_of(
     return Contract(tuple(rows))
 
 
-def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
-    """What to tell of requests that not all ops met whole: for how many weights which part was done, and why most lack the rest."""
+def unmet(contract: Contract, options: BuildOptions, *, is_whole: bool = True) -> Iterator[str]:
+    """What to tell of requests that not all ops met whole: for how many weights which part was done, and why most lack the rest. Of a
+    graph that is not the whole model, nothing where it has no op that is asked.
+    """
     requests = [] if options.quantize is None else [QUANTIZATIONS[options.quantize]]
     asked = [(each.name, each.promises, each.parts) for each in requests]
     asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
@@ -164,20 +166,20 @@ def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
         rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
         found = [implied(row.realised.split(", "), has_weight=True) for row in rows]
         if not rows:
-            yield f"{name} changes nothing: no product of the model has a constant weight"
+            yield from [f"{name} changes nothing: no product of the model has a constant weight"] * is_whole
         elif not all(set(words) <= realised for realised in found):
             why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common()
             said = [reason if len(why) == 1 else f"{reason} ({count})" for reason, count in why[:REASONS]]
             said += [f"and {len(why) - REASONS} other reasons"] if len(why) > REASONS else []
             yield f"{name} {_done(parts, found)}" + (f": {'; '.join(said)}" if said else "")
     if options.precision is not None:
-        yield from _not_narrowed(contract, options.precision)
+        yield from _not_narrowed(contract, options.precision, is_whole)
 
 
-def _not_narrowed(contract: Contract, precision: str) -> Iterator[str]:
+def _not_narrowed(contract: Contract, precision: str, is_whole: bool) -> Iterator[str]:
     rows = [row for row in contract if precision in row.requested.split(", ")]
     if not rows:
-        yield f"{precision} changes nothing: the model has no product of floats"
+        yield from [f"{precision} changes nothing: the model has no product of floats"] * is_whole
     elif not any(is_served_by(precision, row.realised.split(", ")[0]) for row in rows):
         why = Counter(reason for row in rows for word, reason in _reasons(row) if word == precision).most_common(1)
         yield f"{precision} changes {_no(len(rows), 'product')}" + (f": {why[0][0]}" if why else "")

@@ -14,7 +14,7 @@ from ...ir.errors import EngineError, IndexRangeError, InputError, Source, Unsup
 from ...ir.spelling import nearest
 from ...runtime.contents import Contract
 from ...runtime.engine import Engine
-from ..contract import TRACED, SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops, widened_again
+from ..contract import TRACED, SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops, unmet, widened_again
 from ..engines.recorded import IN_TF32
 from ..importers.torch.decompositions import decompositions
 from ..importers.torch.fallback import callback, with_strides
@@ -30,7 +30,7 @@ from .breaks import Break, break_of, broken_contract
 from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
 from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
-from .telling import in_users_words, long_build, may_leave, names_of, tell_calls, tell_left, tell_refused, tell_widened, tell_workload
+from .telling import in_users_words, long_build, may_leave, names_of, tell_calls, tell_left, tell_notes, tell_refused, tell_workload
 
 if TYPE_CHECKING:
     from ..pipeline import Simplified
@@ -320,7 +320,9 @@ class CompiledGraph:
         if program.is_shareable:
             admit_ones(program.module)
         contents = compile_simplified(program.module, asked, simplified, self.options.within(program.module.facts), remedies=TRACED)
-        tell_widened(widened_again(Contract.from_json(contents.report["contract"]), list(contents.parts), self.options))
+        contract = Contract.from_json(contents.report["contract"])
+        tell_notes(unmet(contract, self.options, is_whole=False))
+        tell_notes(widened_again(contract, list(contents.parts), self.options))
         on_gpu, pool = FrozenOnGpu(program.module, watched, imported.frozen), packed_weights()
         weights = {
             file: {name: pool.share(on_gpu.lying(c), watched) for name, c in group.items()} for file, group in contents.weights.items()

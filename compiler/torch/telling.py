@@ -71,8 +71,8 @@ def tell_calls(fallbacks: Sequence[Fallback]) -> None:
 _NOTED = set[str]()
 
 
-def tell_widened(notes: Iterable[str]) -> None:
-    """Say that a precision takes memory alone on this machine: once in a process, however many graphs there are."""
+def tell_notes(notes: Iterable[str]) -> None:
+    """Say what became of requests, each thing once in a process, however many graphs there are."""
     for note in notes:
         if note not in _NOTED:
             _NOTED.add(note)

@@ -199,7 +199,8 @@ def attention(
 
     A bool mask keeps where True, a float mask, which may be as wide as scores are, is added; it broadcasts to [.., H, S, T].
     `causal` also keeps t <= s only. A row with nothing kept is NaN, and 0 with `safe`; without any keys it is 0, as a sum of nothing
-    is. Values of 16 bits are multiplied with weights, exp(score - highest), of 16 bits, which the result has as well; queries and keys may be f32 beside them.
+    is. Values of 16 bits are multiplied with weights, exp(score - highest), of 16 bits, which the result has as well; queries and
+    keys may be f32 beside them.
     """
     repeats = q.shape[-3] // k.shape[-3] if k.shape[-3] else 1
     k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)

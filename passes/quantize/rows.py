@@ -11,7 +11,7 @@ LEAST = 2.0**-126
 def row_scales(b: Builder, rows: Value, largest: float, *, keepdims: bool, least: float = LEAST) -> Value:
     """The scales f32[..] (with `keepdims` f32[.., 1]) of rows [.., K]: the largest magnitude of a row becomes `largest`.
 
-    A row does not see the others. One with NaN or infinity stays one: its scale is not finite.
+    A row does not see the others. One with NaN or infinity becomes NaN: its scale is.
     """
     return _scales(b, b.reduce_max(b.abs(rows), axes=(rows.type.rank - 1,), keepdims=keepdims), largest, least)
 
@@ -28,6 +28,8 @@ def image_scales(b: Builder, images: Value, largest: float) -> Value:
 def _scales(b: Builder, size: Value, largest: float, least: float = LEAST) -> Value:
     """What numbers of these largest magnitudes are divided by."""
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
+    # An integer says nothing of infinity over infinity: where numbers have no codes, what is made of them is no number.
+    size = b.where(b.is_inf(size), b.sub(size, size), size)
     # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
     result: Value = b.maximum(b.div(size, largest), least)
     return result

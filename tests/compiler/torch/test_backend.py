@@ -322,6 +322,23 @@ def test_a_workload_of_no_symbol_is_told(caplog: pytest.LogCaptureFixture) -> No
         assert "the workload names nonsense, which a graph does not have: its sizes are fixed" in caplog.text
 
 
+def test_requests_that_are_not_met_are_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ourcc.compiler.torch.telling._NOTED", set())
+    model, x = torch.nn.Sequential(torch.nn.Linear(33, 20), torch.nn.Linear(20, 7)).eval(), torch.randn(3, 33)
+    for quantize, said in (("nvfp4", "nvfp4 changes none of 2 weights"), ("int8", "")):
+        for _ in range(2):
+            torch.compiler.reset()
+            with torch.no_grad():
+                torch.compile(model, backend="ourcc", options={"quantize": quantize})(x)
+        assert caplog.text.count("ourcc: ") == caplog.text.count(said or "nothing") == bool(said)
+        caplog.clear()
+    torch.compiler.reset()
+    with torch.no_grad():
+        # A graph without products is a part of a model, which may have some elsewhere.
+        torch.compile(torch.nn.ReLU(), backend="ourcc", options={"quantize": "nvfp4"})(x)
+    assert "changes nothing" not in caplog.text
+
+
 def test_a_precision_that_only_saves_memory_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ourcc.compiler.torch.telling._NOTED", set())
     for size in (12, 16):

@@ -94,7 +94,7 @@ def test_a_row_that_is_not_finite_gives_none_that_is(value: float, name: str) ->
     x = data(3, 64)
     x[1, 5] = value
     got = three_rows(name)[1](x)
-    assert not np.isfinite(got[1]).any() and np.isfinite(got[[0, 2]]).all()
+    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2]]).all()
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-35, 1e-30, 1e30, 1e36])
@@ -176,13 +176,13 @@ def test_integers_may_wrap_below_zero(name: str) -> None:
     assert np.abs(got - dense).max() < 0.02 * np.abs(dense).max()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_image_that_is_not_finite_gives_none_that_is(value: float) -> None:
     x = data(3, 8, 9, 7)
     right = run(image(), x)
     x[1, 2, 3, 4] = value
     got = run(image(), x)
-    assert not np.isfinite(got[1]).any()
+    assert np.isnan(got[1]).all()
     np.testing.assert_array_equal(got[[0, 2]], right[[0, 2]])
 
 
