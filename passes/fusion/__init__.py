@@ -7,7 +7,7 @@ a buffer:
 - movement (reshape, transpose, slice ...) is a change of subscripts and goes into whoever reads it
 - a pointwise op goes into its one reading group, and into each of several where computing it again costs less than memory
 - a reduction goes into the pointwise or reduction group that reads it
-- a contraction goes into the pointwise group that reads each of its elements once (an epilogue)
+- a contraction goes into the pointwise group that makes each element of one of its elements, however often it reads that (an epilogue)
 
 A pointwise value or a reduction that several groups read, or the caller, can be *stored beside* the results of the first
 group that reads it: that computes it and stores it for the others. So a group may have several results.

@@ -228,13 +228,14 @@ def other_rows(q: Question) -> str | None:
 
 
 def epilogue(q: Question) -> str | None:
-    """A product goes into pointwise ops that read each element once, as many as there are."""
+    """A product goes into pointwise ops that make each of their elements of one of its elements, however often they read that."""
     if q.kind != "contract" or len(q.readers) != 1:
         return None
     root = q.first
     if len(root.results) != 1 or dims.equal(q.value.type.elements, root.results[0].type.elements) is not True:
         return "the kernel that reads it does not make one element for each element of the product"
-    return None if _path_is_pointwise(q, root) else "what reads the product does not read each element once, at its own place"
+    one = _is_read_at_one_place(q, root)
+    return None if one else "what reads the product needs several of its elements for one, or movements take its axes apart"
 
 
 # --- stored beside ----------------------------------------------------------------------------------------------------
@@ -365,41 +366,52 @@ def _folds_parts(q: Question, rows: Dim) -> bool:
     return short and dims.at_most(length * dims.product(shape[1:]), HELD_ROW, facts) is True
 
 
-def _path_is_pointwise(q: Question, root: Op) -> bool:
-    """Whether a product reaches `root` once, through pointwise ops and, if it is no chain of sums, movements that keep every element.
+def _is_read_at_one_place(q: Question, root: Op) -> bool:
+    """Whether `root` is made of a product by pointwise ops and, if it is no chain of sums, movements that keep every element, and all
+    that read it, or what is made of it, need the same element of it for one of the root's.
 
     Movements that together take an axis apart would leave a contraction without rows and columns.
     """
     facts, kinds = q.choices.facts, ("map",) if q.facts.is_chained else ("map", "movement")
-    value, moved = q.value, list[Op]()
-    while True:
-        if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
-            return len(value.uses) == 1 and next(iter(value.uses)) is root and facts[root].kind == "map"
-        (user,) = value.uses
-        if facts[user].kind not in kinds or dims.equal(user.results[0].type.elements, value.type.elements) is not True:
-            return False
-        moved += [user] if facts[user].kind == "movement" else []
-        if user is root:
-            return _keeps_axes(q.choices, moved) and (facts[root].kind == "map" or not facts[user].is_strided)
-        value = user.results[0]
-
-
-def _keeps_axes(choices: Choices, moved: list[Op]) -> bool:
-    """Whether an element's place before movements has no divisions in it, as a function of its place after them."""
-    if not moved:
-        return True
+    made = _made_of(q.value, root)
+    if any(value in q.choices.beside for value in made):
+        return False
+    ops = sorted({user for value in made for user in value.uses}, key=q.choices.places.__getitem__, reverse=True)
+    if any(facts[op].kind not in kinds or dims.equal(op.results[0].type.elements, q.value.type.elements) is not True for op in ops):
+        return False
+    if facts[root].kind == "movement" and facts[root].is_strided:
+        return False
     # No symbol of the graph is called so.
-    axes = tuple(Axis(f"${n}", size) for n, size in enumerate(moved[-1].results[0].shape))
-    facts = Region("", (), (), axes, ()).facts(choices.module.facts)
-    places: tuple[Dim, ...] = tuple(dims.symbol(axis.name) for axis in axes)
-    for op in reversed(moved):
-        region, load = choices.facts[op].region, choices.facts[op].moves
-        along = plain_axes(region) if region is not None else None
-        if along is None or load is None or len(places) != len(op.results[0].shape):
-            return False
-        mapping = {axis: places[dimension] for axis, dimension in along.items()}
-        places = tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts)
-    return not any(map(dims.has_division, places))
+    axes = tuple(Axis(f"${n}", size) for n, size in enumerate(root.results[0].shape))
+    known = Region("", (), (), axes, ()).facts(q.choices.module.facts)
+    places: dict[Value, tuple[Dim, ...]] = {root.results[0]: tuple(0 if axis.extent == 1 else dims.symbol(axis.name) for axis in axes)}
+    for op in ops:
+        for value in dict.fromkeys(v for v in op.operands if v in made):
+            found = _places_read(facts[op].region, op, value, places[op.results[0]], known)
+            if len(found) != 1 or places.setdefault(value, found[0]) != found[0]:
+                return False
+    return not any(map(dims.has_division, places[q.value]))
+
+
+def _made_of(value: Value, root: Op) -> dict[Value, None]:
+    """A value and what the group of `root` makes of it on the way to its result."""
+    made = {value: None}
+    pending = [value]
+    for each in pending:
+        fresh = [result for user in each.uses if user is not root for result in user.results if result not in made]
+        made.update(dict.fromkeys(fresh))
+        pending += fresh
+    return made
+
+
+def _places_read(region: Region | None, op: Op, value: Value, place: tuple[Dim, ...], facts: dims.Facts) -> list[tuple[Dim, ...]]:
+    """Where an op reads a value for the element of its result at `place`: a place for each of its loads, the same ones once."""
+    along = plain_axes(region) if region is not None else None
+    if region is None or along is None or any(axis.extent != 1 and axis.name not in along for axis in region.axes):
+        return []
+    mapping = {axis.name: 0 if axis.extent == 1 else place[along[axis.name]] for axis in region.axes}
+    loads = loads_of(region, op, value)
+    return list(dict.fromkeys(tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts) for load in loads))
 
 
 __all__ = ["BESIDE", "OF_THE_OP", "RESULTS", "WHERE_READ", "Question", "Rule", "refusal"]

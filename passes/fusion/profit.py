@@ -12,7 +12,6 @@ from ...ir.graph import Op, Value
 from ...ir.region import Load, Reduce, Region, Store, walk
 from ...ir.region.cost import cost_of
 from ...ir.workload import size_at
-from ..regions.facts import OpFacts
 from ..weights.weights import STORED
 from . import legality
 from .choices import Choices
@@ -83,8 +82,7 @@ def ends_chain(q: Question) -> bool:
     """Whether a value is made of a chain of sums (attention), which keeps its axes, by pointwise ops alone, and only moved from there."""
     if q.kind != "map" or q.user_kinds() != {"movement"}:
         return False
-    products = (_product_behind(q.choices.facts, operand, q.value, ("map",)) for operand in q.op.operands)
-    return any(product is not None and q.choices.facts[product].is_chained for product in products)
+    return any(q.choices.facts[product].is_chained for product in _products_behind(q, ("map",)))
 
 
 def repeats_rows(q: Question) -> bool:
@@ -101,21 +99,30 @@ def repeats_rows(q: Question) -> bool:
 
 
 def _ends_product(q: Question) -> bool:
-    return any(_product_behind(q.choices.facts, operand, q.value) is not None for operand in q.op.operands)
+    return bool(_products_behind(q))
 
 
-def _product_behind(
-    facts: Mapping[Op, OpFacts], operand: Value | None, value: Value, through: tuple[str, ...] = ("movement", "map")
-) -> Op | None:
-    """The product that a value is made of by nothing but ops of these kinds, each read once."""
-    while operand is not None and operand.op is not None and len(operand.uses) == 1:
-        if dims.equal(operand.type.elements, value.type.elements) is not True:
-            return None
-        kind = facts[operand.op].kind
-        if kind not in through:
-            return operand.op if kind == "contract" else None
-        operand = next((v for v in operand.op.operands if v is not None and v.constant is None), None)
-    return None
+def _products_behind(q: Question, through: tuple[str, ...] = ("movement", "map")) -> list[Op]:
+    """The products that a value is made of by nothing but ops of these kinds, and nothing else is."""
+    facts, places, elements = q.choices.facts, q.choices.places, q.value.type.elements
+    inside, products, pending = {q.op}, list[Op](), set(_makers(q.op))
+    while pending:
+        # Whatever reads its result and could be inside came before it.
+        op = max(pending, key=places.__getitem__)
+        pending.remove(op)
+        if len(op.results) != 1 or not inside.issuperset(op.result.uses) or dims.equal(op.result.type.elements, elements) is not True:
+            continue
+        if facts[op].kind == "contract":
+            products.append(op)
+        elif facts[op].kind in through:
+            inside.add(op)
+            pending |= _makers(op)
+    return products
+
+
+def _makers(op: Op) -> set[Op]:
+    """The ops that made what an op reads."""
+    return {value.op for value in op.operands if value is not None and value.op is not None}
 
 
 def _grows(value: Value, users: list[Op]) -> bool:

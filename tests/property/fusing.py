@@ -46,7 +46,9 @@ class Sketch:
             self.runs[-1].set(self.x, array)
 
     def number(self, value: float) -> Value:
-        array = np.asarray(value, dtype=self.dtype.numpy)
+        return self.constant(np.asarray(value, dtype=self.dtype.numpy))
+
+    def constant(self, array: np.ndarray) -> Value:
         constant = self.module.add_constant(f"c{len(self.module.constants)}", ConstantData(array))
         for run in self.runs:
             run.set(constant, array)
@@ -176,6 +178,45 @@ def result(s: Sketch, values: Sequence[Value]) -> Value:
     return s.step(value) if kind == "step" else b.exp(b.minimum(value, s.number(1)))
 
 
+def epilogues(s: Sketch) -> Value:
+    """Products behind which activations, spelled as exporters do, residuals and what is broadcast read each element several times."""
+    value: Value = s.x
+    for _ in range(s.choices.choice((1, 2, 3))):
+        value = s.kept(partial(product, s, value)) or value
+        for _ in range(s.choices.choice((1, 2, 4))):
+            value = s.kept(partial(activation, s, value)) or value
+    return value
+
+
+def product(s: Sketch, value: Value) -> Value:
+    if (s.dynamic and s.choices.random() < 0.5) or s.choices.random() < 0.3:
+        return s.builder.matmul(value, s.builder.transpose(s.x, permutation=(0, 2, 1)))
+    if s.dynamic:
+        return s.builder.matmul(value, s.x)
+    array = np.random.default_rng(s.choices.getrandbits(32)).standard_normal((4, 4, 3)).astype(s.dtype.numpy)
+    filters = s.constant(array)
+    return s.builder.conv(value, filters, strides=(1,), dilations=(1,), before=(1,), after=(1,), groups=1)
+
+
+def activation(s: Sketch, value: Value) -> Value:
+    b, kind = s.builder, s.choices.choice(("silu", "gelu", "hardswish", "mish", "residual", "row", "moved", "turned"))
+    if kind == "silu":
+        return b.mul(value, b.sigmoid(value))
+    if kind == "gelu":
+        return b.mul(b.mul(value, s.number(0.5)), b.add(b.erf(b.mul(value, s.number(0.75))), s.number(1)))
+    if kind == "hardswish":
+        return b.mul(value, b.mul(b.minimum(b.maximum(b.add(value, s.number(3)), s.number(0)), s.number(6)), s.number(0.125)))
+    if kind == "mish":
+        return b.mul(value, b.tanh(b.log1p(b.exp(b.minimum(value, s.number(4))))))
+    if kind == "residual":
+        return b.add(value, b.mul(s.x, b.tanh(value)))
+    if kind == "row":
+        row = b.reduce_max(s.x, axes=(s.choices.randrange(3),), keepdims=True)
+        return b.where(b.lt(row, value), value, b.mul(value, row))
+    turned = b.transpose(value, permutation=(0, 2, 1))
+    return b.mul(turned, b.sigmoid(turned)) if kind == "moved" else b.add(value, b.tanh(turned))
+
+
 KINDS: dict[str, Callable[[Sketch], Value | list[Value]]] = {
     "chain": chain,
     "wide": wide,
@@ -184,13 +225,14 @@ KINDS: dict[str, Callable[[Sketch], Value | list[Value]]] = {
     "shifted": shifted,
     "folds": folds,
     "results": results,
+    "epilogues": epilogues,
 }
 
 
 def draw(number: int, seed: int) -> tuple[str, Case]:
     """Case `number` of a seed; kinds take turns."""
     kind = list(KINDS)[number % len(KINDS)]
-    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind in ("folds", "results"))
+    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind in ("folds", "results", "epilogues"))
     made = KINDS[kind](sketch)
     return kind, sketch.case(*(made if isinstance(made, list) else [made]))
 

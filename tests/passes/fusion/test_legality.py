@@ -279,6 +279,56 @@ def test_a_value_that_is_computed_where_it_is_read_says_why(name: str) -> None:
     assert (made.why[value], value in made.inlined) == (why, True)
 
 
+TURNED = f"%t = transpose(%v) {{permutation = [1, 0]}} : {SQUARE}\n"
+AGAIN = f"%u = transpose(%s) {{permutation = [1, 0]}} : {SQUARE}\n"
+FLAT = "f32[2304]"
+BACKWARDS = f"%w = reshape(%v) {{shape = [2304]}} : {FLAT}\n%r = slice(%w) {{starts = [2303], sizes = [2304], steps = [-1]}} : {FLAT}\n"
+SEVERAL = "what reads the product needs several of its elements for one, or movements take its axes apart"
+READ_OFTEN: Mapping[str, tuple[str, str | None]] = {
+    "by one op": (f"%y = mul(%v, %v) : {SQUARE}", None),
+    "by several": (f"%s = sigmoid(%v) : {SQUARE}\n%y = mul(%v, %s) : {SQUARE}", None),
+    "what is made of it": (
+        f"%a = add(%v, %q) : {SQUARE}\n%s = erf(%a) : {SQUARE}\n%h = mul(%a, %q) : {SQUARE}\n%b = mul(%s, %h) : {SQUARE}\n"
+        f"%y = add(%b, %v) : {SQUARE}",
+        None,
+    ),
+    "through one movement": (f"{TURNED}%s = sigmoid(%t) : {SQUARE}\n%a = mul(%t, %s) : {SQUARE}\n%y = add(%a, %q) : {SQUARE}", None),
+    "through equal movements": (f"{TURNED}%s = sigmoid(%v) : {SQUARE}\n{AGAIN}%y = mul(%t, %u) : {SQUARE}", None),
+    "there and back": (f"{TURNED}%s = sigmoid(%t) : {SQUARE}\n{AGAIN}%y = mul(%v, %u) : {SQUARE}", None),
+    "at two places": (f"{TURNED}%y = mul(%v, %t) : {SQUARE}", SEVERAL),
+    "made of it at two places": (f"{TURNED}%s = sigmoid(%t) : {SQUARE}\n%y = mul(%v, %s) : {SQUARE}", SEVERAL),
+    "forwards and backwards": (f"{BACKWARDS}%y = mul(%w, %r) : {FLAT}", SEVERAL),
+    "taken apart": (
+        f"%s = sigmoid(%v) : {SQUARE}\n%a = mul(%v, %s) : {SQUARE}\n%w = reshape(%a) {{shape = [2304]}} : {FLAT}\n%y = neg(%w) : {FLAT}",
+        SEVERAL,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ_OFTEN)
+def test_a_product_that_is_read_often_is_inside_where_one_element_is_needed(name: str) -> None:
+    body, why = READ_OFTEN[name]
+    found = module("%y", FLAT if FLAT in body else SQUARE, PRODUCT + body)
+    value, made = named(found, "v"), choices(found)
+    assert (made.why[value] if value not in made.inlined else None) == why
+
+
+def test_a_product_and_what_the_caller_reads_of_it_are_not_written_by_one_kernel() -> None:
+    body = f"%s = sigmoid(%v) : {SQUARE}\n%a = mul(%v, %s) : {SQUARE}\n%y = neg(%a) : {SQUARE}"
+    found = module("%a, %y", f"{SQUARE}, {SQUARE}", PRODUCT + body)
+    made = choices(found)
+    assert named(found, "v") in made.inlined
+    assert made.why[named(found, "a")].endswith("the kernel of the product before it writes it")
+
+
+def test_what_is_made_of_a_product_by_several_reads_ends_its_kernel() -> None:
+    body = f"%s = sigmoid(%p) : {SQUARE}\n%v = mul(%p, %s) : {SQUARE}\n%y = softmax(%v) {{axis = 1}} : {SQUARE}"
+    found = module("%y", SQUARE, PRODUCT.replace("%v", "%p") + body)
+    made = choices(found)
+    assert named(found, "p") in made.inlined
+    assert made.why[named(found, "v")] == CASES["end_of_product"][3]
+
+
 def test_what_a_plain_product_reads_is_widened_once() -> None:
     body = f"%b = cast(%x) {{dtype = bf16}} : bf16[N, 48]\n%v = cast(%b) {{dtype = f32}} : {ROWS}\n%y = matmul(%v, %q) : {ROWS}"
     found = module("%y, %b", f"{ROWS}, bf16[N, 48]", body)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
 from ourcc.compiler.onnx_backend import compile_module
@@ -221,6 +223,59 @@ def test_a_concat_of_many_operands_chooses_among_few() -> None:
     assert deepest([group]) < 8
     x = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(run_region(group.region, {group.region.inputs[0].name: x})["y0"], np.tile(x, 100))
+
+
+def number(b: Builder, value: float) -> Value:
+    return b.module.add_constant(f"n{len(b.module.constants)}", ConstantData(np.float32(value)))
+
+
+ACTIVATIONS: dict[str, tuple[Callable[[Builder, Value], Value], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "silu": (lambda b, x: b.mul(x, b.sigmoid(x)), torch.nn.functional.silu),
+    "gelu": (
+        lambda b, x: b.mul(b.mul(x, number(b, 0.5)), b.add(b.erf(b.mul(x, number(b, math.sqrt(0.5)))), number(b, 1))),
+        torch.nn.functional.gelu,
+    ),
+    "gelu by tanh": (
+        lambda b, x: b.mul(
+            b.mul(x, number(b, 0.5)),
+            b.add(
+                b.tanh(b.mul(b.add(x, b.mul(b.mul(b.mul(x, x), x), number(b, 0.044715))), number(b, math.sqrt(2 / math.pi)))), number(b, 1)
+            ),
+        ),
+        lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    ),
+    "hardswish": (
+        lambda b, x: b.mul(x, b.mul(b.minimum(b.maximum(b.add(x, number(b, 3)), number(b, 0)), number(b, 6)), number(b, 1 / 6))),
+        torch.nn.functional.hardswish,
+    ),
+    "mish": (lambda b, x: b.mul(x, b.tanh(b.log1p(b.exp(x)))), torch.nn.functional.mish),
+}
+"""Activations as exporters write them, in ops that read one value several times, and torch's own."""
+
+
+@pytest.mark.parametrize("size", [1, 7, 33])
+@pytest.mark.parametrize("kind", ["product", "convolution"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_that_read_a_product_often_are_one_kernel_with_it(name: str, kind: str, size: int) -> None:
+    """Behind a bias, with a residual, at sizes that fill no tile; torch in float64 is the judge."""
+    spelled, eager = ACTIVATIONS[name]
+    random = np.random.default_rng(size)
+    product = kind == "product"
+    shapes = [(size, 12), (12, 20), (20,), (size, 20)] if product else [(2, 3, size, 5), (6, 3, 3, 3), (6, 1, 1), (2, 6, size, 5)]
+    x, w, bias, rest = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+    def body(b: Builder, x: Value) -> Value:
+        weight, shift, residual = (b.module.add_constant(f"w{n}", ConstantData(each)) for n, each in enumerate((w, bias, rest)))
+        even = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1), "groups": 1}
+        made = b.matmul(x, weight) if product else b.conv(x, weight, **even)
+        return b.add(spelled(b, b.add(made, shift)), residual)
+
+    module = program(body, *x.shape)
+    assert len(groups(module)) == 1
+    (got,) = compile_module(module)([x])
+    wide = [torch.from_numpy(each).double() for each in (x, w, bias, rest)]
+    made = wide[0] @ wide[1] if product else torch.nn.functional.conv2d(wide[0], wide[1], padding=1)
+    np.testing.assert_allclose(got, (eager(made + wide[2]) + wide[3]).numpy(), rtol=2e-5, atol=2e-5)
 
 
 NORMED = """module @m {

@@ -12,11 +12,17 @@ from ourcc.codegen.triton import print_program
 from ourcc.codegen.triton.compile import compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret as interpret_graph
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.interpret import run as run_tiles
 from ourcc.ir.tile.program import Let, Slice, TileProgram, statements
+from ourcc.passes.fusion.partition import Fusion
+from ourcc.passes.lower.schedule import problem_of
+from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ourcc.passes.tile.gpu.tensor import PERSISTENT, SPECIALISED, Tensor, parts_of
 from ourcc.passes.tile.schedule import Match, Problem, Refusal, Schedule, matches
@@ -138,6 +144,63 @@ def test_programs_that_take_tiles_in_turn_are_right(name: str, programs: int) ->
         assert "y_descriptor.store([" in kernel.source or name != "rows"
         result = interpret(kernel, {**arrays, "y": np.full_like(expected, np.nan)}, sizes)["y"]
         np.testing.assert_array_equal(result, expected)
+
+
+READ_OFTEN = """module @m {
+  func @main(%x: DTYPE[ROWS, 72], %w: DTYPE[72, 50], %b: DTYPE[50], %z: DTYPE[ROWS, 50]) -> DTYPE[ROWS, 50] {
+    %p = matmul(%x, %w) : DTYPE[ROWS, 50]
+    %a = add(%p, %b) : DTYPE[ROWS, 50]
+    %s = sigmoid(%a) : DTYPE[ROWS, 50]
+    %m = mul(%a, %s) : DTYPE[ROWS, 50]
+    %e = erf(%m) : DTYPE[ROWS, 50]
+    %g = mul(%m, %e) : DTYPE[ROWS, 50]
+    %r = add(%g, %p) : DTYPE[ROWS, 50]
+    %y = mul(%r, %z) : DTYPE[ROWS, 50]
+    return %y
+  }
+}"""
+"""A product that four ops read, or what is made of it: twice an activation that an exporter spelled, a residual, a gate."""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_a_product_that_is_read_often_is_right_by_every_strategy(rows: int, dtype: str) -> None:
+    text = READ_OFTEN.replace("DTYPE", dtype).replace("ROWS", str(rows))
+    module, target, random = parse_module(text), gpu_target("sm_90a"), np.random.default_rng(rows)
+    (group,) = Fusion(module, module.main).units(lambda unit: unit)
+    assert isinstance(group, Group)
+    problem, _ = problem_of(group, module.facts, lambda *_: {})
+    drawn = {v: random.standard_normal(v.shape).astype(np.float32).astype(v.dtype.numpy) for v in module.main.inputs}
+    given = {o.name: drawn[v].reshape(o.type.shape) for o, v in zip(problem.region.inputs, group.inputs, strict=True)}
+    (expected,), (exact,) = (interpret_graph(module, list(drawn.values()), wide=wide) for wide in (False, True))
+    (result,) = (operand.name for operand in problem.region.outputs)
+    found = list(matches(STRATEGIES, problem, target))
+    assert {match.strategy.name for match in found} & {"tensor", "vector"}
+    for match in found:
+        schedule = min(match.strategy.space(match, target), key=lambda s, m=match: m.strategy.cost(m, s, target))  # type: ignore[misc]
+        program = match.strategy.tile(match, schedule, target)
+        got = run_tiles(program, given, {})
+        verdict = judge(got[result].reshape(expected.shape), expected, exact)
+        assert verdict.passed, f"{schedule}: {verdict.reason}"
+    schedule, program = best(problem, target)
+    memory: dict[str, Any] = dict(given)
+    for launch, kernel in zip(program.launches, print_program(program, problem.symbols), strict=True):
+        for param in launch.params:
+            memory.setdefault(param.name, np.zeros([dims.evaluate(extent, {}) for extent in param.shape], param.dtype.numpy))
+        memory |= interpret(kernel, memory, {})
+    assert judge(memory[result].reshape(expected.shape), expected, exact).passed, schedule
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_a_product_that_is_read_often_is_compiled_with_what_reads_it(target: str) -> None:
+    machine, module = gpu_target(target), parse_module(READ_OFTEN.replace("DTYPE", "bf16").replace("ROWS", "200"))
+    (group,) = Fusion(module, module.main).units(lambda unit: unit)
+    assert isinstance(group, Group)
+    problem, _ = problem_of(group, module.facts, lambda *_: {})
+    schedule, program = best(problem, machine)
+    (kernel,) = compile_kernels(print_program(program, problem.symbols), machine, is_read=False)
+    assert kernel.resources.instructions.get(machine.matrix_instruction, 0) > 0, schedule
+    assert (kernel.resources.spill_stores, kernel.resources.spill_loads) == (0, 0), schedule
 
 
 RESIDUAL = """region @r(%x: bf16[i 200, k 96], %w: bf16[j 264, k 96], %z: f32[i 200, j 264]) -> %y: f32[i 200, j 264] {
