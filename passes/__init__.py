@@ -34,6 +34,7 @@ PASSES: dict[str, str] = {
     "quantize_activations": "quantize.activations:QuantizeActivations",
     "quantize_attention": "quantize.attention:QuantizeAttention",
     "quantize_int8_weight": "quantize.int8_weight:QuantizeInt8Weight",
+    "rank_lines": "tidy.rank_lines:RankLines",
     "recognize_attention": "recognize.attention:RecognizeAttention",
     "recognize_causal": "recognize.causal:RecognizeCausal",
     "recognize_coded_weights": "recognize.coded_weights:RecognizeCodedWeights",

@@ -20,6 +20,7 @@ from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ...ir.errors import InternalError, ToolchainError
 from ...ir.graph import Module
+from ...ir.graph.copy import copied
 from ...ir.plan import Guard, Launch, Plan, Variant, storage
 from ...ir.plan.digest import digest_of
 from ...ir.target import BASELINE, GpuTarget, gpu_target
@@ -28,8 +29,10 @@ from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered, verified
 from ...passes.lower.lower import Fusions, fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
+from ...passes.manager import PassManager
 from ...passes.quantize.words import TF32
 from ...passes.regions.narrow_functions import GPU_NARROW
+from ...passes.tidy.rank_lines import RankLines
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ...passes.tile.gpu.rates import operations_rate
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
@@ -126,7 +129,17 @@ class CudaBackend:
 
 
 def _fused(module: Module, machine: GpuTarget, workload: Workload | None) -> Fusions:
-    return fuse(module, workload=workload, narrow=True, short=GPU_NARROW | machine.instructions)
+    return fuse(_ranked(module), workload=workload, narrow=True, short=GPU_NARROW | machine.instructions)
+
+
+def _ranked(module: Module) -> Module:
+    """The module as GPUs compute it, whose kernels put short lines in order; a CPU's native routines do that in less."""
+    (rule,) = (step := RankLines()).rules()
+    if all(op.name not in rule.ops or rule.check(op, module) is not None for graph in module.functions.values() for op in graph):
+        return module
+    own = copied(module)
+    PassManager((step,)).run(own)
+    return own
 
 
 def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) -> Scheduler:

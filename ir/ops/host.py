@@ -220,7 +220,7 @@ def _comparable(x: Tensor) -> Tensor:
     return x if x.dtype.isbuiltin == 1 else x.astype(np.float32)
 
 
-def _ordered(x: Tensor, axis: int, descending: bool) -> Tensor:
+def ordered(x: Tensor, axis: int, descending: bool) -> Tensor:
     """Indices that sort x along `axis`, stable both ways; NaN counts as the largest."""
     x = _comparable(x)
     if not descending:
@@ -234,7 +234,7 @@ FEW = 4
 
 
 def _selected(x: Tensor, count: int, largest: bool) -> Tensor:
-    """The first `count` indices of `_ordered` along the last axis. No two keys are equal: a number is followed by its place."""
+    """The first `count` indices of `ordered` along the last axis. No two keys are equal: a number is followed by its place."""
     places = np.arange(x.shape[-1], dtype=np.uint64)
     keys = _in_order(x).astype(np.uint64) << np.uint64(32) | (places[::-1] if largest else places)
     kept: Tensor = keys[..., :0]
@@ -258,8 +258,11 @@ def _in_order(x: Tensor) -> Tensor:
 
 @opaque()
 def sort(x: Tensor, /, *, axis: int, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """x sorted along `axis`, and the i64 indices that sort it; equal elements keep their order, NaN is the largest."""
-    order = _ordered(x, axis, descending)
+    """x sorted along `axis`, and the i64 indices that sort it; equal elements keep their order, NaN is the largest.
+
+    On GPUs it is kernels where `axis` has at most 1,024 elements, as `top_k` is.
+    """
+    order = ordered(x, axis, descending)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
@@ -274,13 +277,14 @@ def _(x: TensorType, *, axis: int, descending: bool) -> tuple[TensorType, Tensor
 def top_k(x: Tensor, /, *, k: Dim, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) elements along `axis` and their i64 indices, best first; of equal ones the first.
 
-    NaN counts as the largest. Without `sorted` any order would do; it is the same one here.
+    NaN counts as the largest. Without `sorted` any order would do; it is the same one here. On GPUs it is kernels where `axis` is known to
+    have at most 1,024 elements (pass `rank_lines`), on CPUs native code.
     """
     count = bound((k,))[0]
     if FEW * count <= x.shape[axis] and x.dtype.itemsize <= 4:
         order = np.moveaxis(_selected(np.moveaxis(x, axis, -1), count, largest), -1, axis)
     else:
-        order = np.take(_ordered(x, axis, largest), np.arange(count), axis)
+        order = np.take(ordered(x, axis, largest), np.arange(count), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
