@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ir.errors import UsageError
-from ...ir.graph import Module, Op, Value
+from ...ir.formats import format_of, sparse_name
+from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import DTYPES, DType, f32
 from ..base import Pass, PassContext
@@ -30,7 +31,12 @@ class NarrowProducts(Pass):
             %r = attention(%p, %l, %u)     %z = cast(%r) {dtype = f32}    (with %p, %l, %u casts of %q, %k, %v)
 
     What products read is then stored in 16 bits, as the cast becomes part of the kernel that makes it; softmax, norms, residual sums and
-    long sums stay in f32. A weight with scales of its own keeps them, and so do queries and keys, whose values are rounded alone.
+    long sums stay in f32. A weight that is stored with scales, or 2:4 sparse, is read in `dtype`, as that of a model in `dtype` is:
+
+    Before: %w = decode(@codes, @scale) {dtype = f32}    %y = matmul(%x, %w)
+    After:  %v = decode(@codes, @scale) {dtype = bf16}   %y = matmul(cast(%x), %v) {wide = true}
+
+    Codes that a call makes or brings are multiplied as they are, and queries and keys keep their scales: values are rounded alone.
     """
 
     dtype: str = "bf16"
@@ -63,7 +69,7 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
         if widened is not None and operand(widened, 0).dtype == dtype:
             return operand(widened, 0)
         if value not in known:
-            known[value] = builder.cast(value, dtype=dtype)
+            known[value] = _read(value, dtype, builder) if _is_stored(value) else builder.cast(value, dtype=dtype)
         return known[value]
 
     places = _places(op)
@@ -73,6 +79,17 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
         rewriter.replace(op, [builder.cast(result, dtype=op.result.dtype)])
     else:
         rewriter.replace(op, list(builder.build(op.definition, operands, {**op.attrs, "wide": True})))
+
+
+def _read(value: Value, dtype: DType, b: Builder) -> Value:
+    """What is stored in codes, or 2:4 sparse, in a narrow dtype; numbers that a sparse weight keeps as floats are rounded themselves."""
+    op = value.op
+    assert op is not None
+    attrs, operands = {**op.attrs, "dtype": dtype}, op.operands
+    if op.name == "decode" and format_of(op.attrs["format"]).plain == value.dtype:
+        attrs["format"], operands = sparse_name(dtype.name), (b.cast(operand(op, 0), dtype=dtype), *operands[1:])
+    (result,) = b.build(op.definition, operands, attrs)
+    return result
 
 
 def _places(op: Op) -> tuple[int, ...]:
@@ -85,6 +102,13 @@ def _is_stored(value: Value | None) -> bool:
     return value is not None and value.op is not None and value.op.name in STORED
 
 
+def _is_constant(value: Value) -> bool:
+    """Whether what is stored in codes is a constant."""
+    while value.op is not None and value.op.name in STORED:
+        value = operand(value.op, 0)
+    return value.constant is not None
+
+
 def why_not(op: Op) -> str | None:
     """Why an op keeps its factors as they are, or None."""
     if op.name not in FACTORS:
@@ -92,8 +116,10 @@ def why_not(op: Op) -> str | None:
     factors = [value for n in _places(op) if (value := op.operands[n]) is not None]
     if any(value.dtype != f32 for value in factors):
         return f"its factors are {' and '.join(dict.fromkeys(value.dtype.name for value in factors))}, not f32"
-    if any(map(_is_stored, factors)):
-        return "its keys and values are stored with scales" if op.name == "attention" else "its weight is stored with scales"
+    if op.name == "attention" and any(map(_is_stored, factors)):
+        return "its keys and values are stored with scales"
+    if any(_is_stored(value) and not _is_constant(value) for value in factors):
+        return "it multiplies codes that each call makes, as they are"
     if op.name == "attention" and any(map(is_kept, factors[-2:])):
         return "its keys and values are kept in f32 from call to call"
     return None

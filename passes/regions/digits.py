@@ -81,7 +81,10 @@ def _joined(parts: Iterable[Digits | None]) -> Digits | None:
 
 
 def _computed(value: Apply[Scalar]) -> Digits | None:
-    """What a conversion or a product would give without a rounding."""
+    """What a conversion, a product or a choice would give without a rounding."""
+    if value.primitive == "where":
+        chosen = [digits_of(arg) for arg in value.args[1:]]
+        return _joined(chosen) if None not in chosen else None
     if value.primitive not in ("cast", "mul") or (value.primitive == "cast" and not _widens(value)):
         return None
     found = [digits_of(arg) for arg in value.args]

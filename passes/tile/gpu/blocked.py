@@ -15,7 +15,7 @@ from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, is_long, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, why_not_instruction
+from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_of, parted, why_not_instruction
 from .parts import fastest
 from .split_k import seconds_beforehand
 from .tensor import Tensor, open_product, seconds, store_tile, tiles, why_no_tile
@@ -106,12 +106,11 @@ def _posed(match: Match[BlockProduct]) -> Match[MatrixProduct]:
 def _operands(found: Contraction) -> Operands | str:
     """The form in which the factors of a block are multiplied: as they are, or codes that fit signed bytes as such."""
     block = found.block or found.reduce
-    left, right = factor_dtype(found.left), factor_dtype(found.right)
-    operands = operands_for(left, right, block.dtype)
+    operands = operands_of(replace(found, reduce=block, block=None))
     if isinstance(operands, str) and block.dtype == i32 and all(map(_fits_bytes, (found.left, found.right))):
         operands = Operands(i8, "exact", "i8", 1)
     if isinstance(operands, Operands) and operands.dtype.bits != 8:
-        return f"{left} and {right} are not multiplied in 8 bits"
+        return f"{factor_dtype(found.left)} and {factor_dtype(found.right)} are not multiplied in 8 bits"
     return operands
 
 

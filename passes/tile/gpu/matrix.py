@@ -13,7 +13,7 @@ from ....ir.region import Scalar
 from ....ir.region.stores import references
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
-from ....ir.types import DType, bf16, f16, f32
+from ....ir.types import DType, bf16, f8e4m3, f16, f32
 from ...regions.contraction import Contraction, plain_load, unwidened
 from ...regions.narrow_factors import holds_normal, within
 from ..expand import with_expansion
@@ -79,13 +79,20 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
 def operands_of(found: Contraction) -> Operands | str:
     """The operands of a contraction: a narrow float that holds all numbers of both factors, codes too, is multiplied as such.
 
-    Codes by their scales may be smaller than float32's normal numbers; these may lose digits.
+    Codes by their scales may be smaller than float32's normal numbers; these may lose digits. Numbers of 8 bits, of which one factor is
+    loaded, are multiplied as such where the other one is made of them too: chosen by its places, as in a sparse weight.
     """
-    usual = operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+    dtypes = factor_dtype(found.left), factor_dtype(found.right)
+    usual = operands_for(*dtypes, found.reduce.dtype)
     if usual != WIDE:
         return usual
-    narrow = next((dtype for dtype in (bf16, f16) if holds_normal(found.left, dtype) and holds_normal(found.right, dtype)), None)
+    narrow = next((dtype for dtype in _narrow_floats(*dtypes) if all(holds_normal(f, dtype) for f in (found.left, found.right))), None)
     return WIDE if narrow is None else Operands(narrow, "exact", narrow.name, 1)
+
+
+def _narrow_floats(left: DType, right: DType) -> tuple[DType, ...]:
+    """The narrow floats that factors may be multiplied in, the fastest first."""
+    return (*(dtype for dtype in (f8e4m3,) if dtype in (left, right)), bf16, f16)
 
 
 @dataclass(frozen=True)
