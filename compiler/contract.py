@@ -197,8 +197,8 @@ def unchecked_in_vain(module: Module, options: BuildOptions) -> Iterator[str]:
 
 def widened_again(contract: Contract, names: Sequence[str], options: BuildOptions) -> Iterator[str]:
     """What to tell of a precision that all of these parts, which are levels of a CPU, multiply in float32."""
-    is_met = any(options.precision in row.requested.split(", ") and row.realised.split(", ")[0] == options.precision for row in contract)
-    dtype = HALVES.get(options.precision or "") if is_met else None
+    met = [row for row in contract if options.precision in row.requested.split(", ") and row.realised.split(", ")[0] == options.precision]
+    dtype = HALVES.get(options.precision or "") if met else None
     levels = [level for level in CPU_LEVELS if level.name in names]
     if dtype is None or not levels or len(levels) < len(names):
         return
@@ -207,6 +207,11 @@ def widened_again(contract: Contract, names: Sequence[str], options: BuildOption
         yield (
             f"{options.precision} saves memory here and may take more time than float32: {lacking} no instruction that multiplies it,"
             " so that numbers are widened each time they are"
+        )
+    elif all(row.op in _WEIGHTED and row.stored != options.precision for row in met):
+        yield (
+            f"{options.precision} saves memory here and may take more time than float32: weights that are stored in codes or 2:4 sparse"
+            " become float32 on a CPU, and what they multiply is widened to it"
         )
 
 
@@ -228,6 +233,21 @@ def saves_memory_alone(options: BuildOptions, reading: Mapping[str, float], seco
             f"{name} saves memory here and may take more time than float32: weights become floats where they are multiplied, and to"
             f" read them takes less than {LITTLE:.0%} of the predicted time"
         )
+
+
+def slower_decoded(options: BuildOptions, parts: Iterable[tuple[str, float, float, Sequence[str]]]) -> Iterator[str]:
+    """What to tell of formats of weights that make products slower on a GPU, as the prices of their schedules have it.
+
+    A part is its name, the predicted seconds of its products of coded weights, and those of the same products of weights that lie in
+    the dtypes that follow.
+    """
+    asked = " with ".join(filter(None, (options.quantize, options.sparsity)))
+    for name, coded, plain, dtypes in parts:
+        if asked and coded > (1 + LITTLE) * plain:
+            yield (
+                f"{asked} is predicted to take {coded / plain:.1f} times as long on {name} as products of the same weights in"
+                f" {' and '.join(dtypes)}: memory is saved, and time is not"
+            )
 
 
 def untaken(module: Module, options: BuildOptions) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from ...ir.plan.storage import Constant
 from ...passes.fusion.decision import Decision
 from ...passes.lower.build_plan import Kept
 from ...runtime.contents import PartContents
+
+
+class Decoding(NamedTuple):
+    """The predicted seconds of all products of coded weights, and what they would be of weights in the `dtypes` that are multiplied."""
+
+    coded: float
+    plain: float
+    dtypes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Built:
     """Mistakes of our own that another choice was taken for."""
     moved: float = 0.0
     """Bytes a second that a level of a CPU is reckoned to read."""
+    decoding: Decoding | None = None
+    """What products of coded weights are predicted to take on a GPU."""
 
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""

@@ -30,18 +30,19 @@ from ...passes.lower.build_plan import Lowered, verified
 from ...passes.lower.lower import Fusions, fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.manager import PassManager
-from ...passes.quantize.words import TF32
+from ...passes.quantize.words import TF32, precision_name
 from ...passes.regions.narrow_functions import GPU_NARROW
 from ...passes.tidy.rank_lines import RankLines
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ...passes.tile.gpu.rates import operations_rate
+from ...passes.tile.gpu.undecoded import undecoded
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
 from ...runtime.contents import LIBRARY, PLANS, PartContents
 from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
 from ..targets.target import Target
-from .built import Built, PackedConstants
+from .built import Built, Decoding, PackedConstants
 from .gpu_kernels import GpuKernels, of_other_instructions
 from .tuning import Tuning
 
@@ -116,6 +117,7 @@ class CudaBackend:
             lowered.decisions,
             _sources_in_tf32(lowered),
             lowered.faults,
+            decoding=_decoding(lowered, scheduler) if options.quantize or options.sparsity else None,
         )
 
     def lower(self, module: Module, machine: GpuTarget, workload: Workload | None = None) -> Lowered:
@@ -157,6 +159,24 @@ def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:
     narrow = {name for name, launch in lowered.kernels.items() if multiplies_in_tf32(launch)}
     steps = (step for step in lowered.launches if narrow.issuperset(variant.kernel for variant in step.variants))
     return frozenset(source for step in steps for source in step.sources)
+
+
+def _decoding(lowered: Lowered, scheduler: Scheduler) -> Decoding | None:
+    """What products of coded weights take beside products of plain ones, which are priced and not made; None where there is no such."""
+    known: dict[int, tuple[float, float, str] | None] = {}
+    coded, plain, dtypes = 0.0, 0.0, dict[str, None]()
+    for step in lowered.launches:
+        unit = lowered.scheduled[step.variants[-1].kernel]
+        key = id(unit.problem)
+        if key not in known:
+            found = undecoded(unit.problem)
+            known[key] = None if found is None else (unit.cost, scheduler.price(found.problem), precision_name(found.dtype))
+        each = known[key]
+        if each is not None:
+            share = 1 / len(unit.program.launches)
+            coded, plain = coded + each[0] * share, plain + each[1] * share
+            dtypes[each[2]] = None
+    return Decoding(coded, plain, tuple(dtypes)) if dtypes else None
 
 
 def _bad(

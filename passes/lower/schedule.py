@@ -201,6 +201,11 @@ class Scheduler:
                 self.made(each)
         return scheduled
 
+    def price(self, problem: Problem) -> float:
+        """The predicted seconds of a problem that is asked about alone, by the schedule that takes least."""
+        match, schedule = least(self._families(problem, {}, [], []), self.target)
+        return seconds(match, schedule, self.target)
+
     def _scheduled(self, choice: _Choice, group: Group, binding: Mapping[str, Dim], served: tuple[Point, ...]) -> Scheduled:
         at = choice.match.with_points(served or choice.problem.points)
         cost = seconds(at, choice.schedule, self.target)

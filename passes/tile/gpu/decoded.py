@@ -81,7 +81,7 @@ def decoding(problem: Problem, matched: MatrixProduct, sides: int) -> Decoding:
     reduce = replace(found.reduce, value=Apply("mul", (factors[LEFT], factors[RIGHT]), total.dtype))
     body = tuple(reduce if isinstance(each, Reduce) and each.name == reduce.name else each for each in region.body)
     product = replace(region, inputs=(*region.inputs, *spaces), body=body)
-    return Decoding(tuple(spaces), tuple(decodes), _of(problem, product, found.store))
+    return Decoding(tuple(spaces), tuple(decodes), of_store(problem, product, found.store))
 
 
 def _factor(found: Contraction, side: int) -> Scalar:
@@ -112,10 +112,10 @@ def _is_plain(value: Scalar) -> bool:
 def _decode(problem: Problem, space: Operand, axes: tuple[str, ...], value: Scalar) -> Problem:
     store = Store(space.name, axes, tuple(map(dims.symbol, axes)), value)
     region = replace(problem.region, outputs=(space,), body=(*problem.region.body, store))
-    return _of(problem, region, store)
+    return of_store(problem, region, store)
 
 
-def _of(problem: Problem, region: Region, store: Store) -> Problem:
+def of_store(problem: Problem, region: Region, store: Store) -> Problem:
     """The problem of a store and what it needs."""
     statements = (*needed(region, store), store)
     used = {axis for s in statements for axis in (*s.axes, *(s.over if isinstance(s, Reduce) else ()))}
