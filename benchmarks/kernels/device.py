@@ -25,6 +25,7 @@ from typing import Any
 
 import ours
 import torch
+from chosen import chosen
 from counted import row_of
 from machines import H100, MACHINES, Machine
 
@@ -150,11 +151,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     only = parser.parse_args().only
+    listed = chosen(parser, [only], enumerate(ours.problems()), lambda each: f"{each[1].group} {each[1].name}")
     if not torch.cuda.is_available():
         print("no CUDA device on this machine, so nothing was measured")
         return 0
     architecture, machine = at_hand()
-    listed = [(n, each) for n, each in enumerate(ours.problems()) if only in f"{each.group} {each.name}"]
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from believe import COUNTED, quickest
+from chosen import chosen
 from counted import row_of
 from estimate import estimate
 from launches import NotEstimated, compiled
@@ -240,7 +241,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=MOST, help=f"choices of templates of Inductor that are tried (usual: {MOST})")
     parser.add_argument("--peer", nargs=2, metavar=("MACHINE", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    listed = [each for each in networks() if arguments.only in each.name]
+    listed = chosen(parser, [arguments.only], networks(), lambda each: each.name)
     if arguments.peer is not None:
         name, path = arguments.peer
         Path(path).write_text(json.dumps(judge_here(MACHINES[name], listed, arguments.most)), encoding="utf-8")

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import ours
 import torch
+from chosen import chosen
 from cubins import FOLDER, warps_of
 
 from ourcc.codegen.sass.reading import read_kernel
@@ -201,7 +202,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further schedule after so long")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    listed = [each for each in ours.problems() if arguments.only in f"{each.group} {each.name}"]
+    listed = chosen(parser, [arguments.only], ours.problems(), lambda each: f"{each.group} {each.name}")
     every = drawn(listed, arguments.seed, arguments.sample) if arguments.sample else in_turn(listed, arguments.seed)
     kinds = len({offer.kind for offer in every})
     print(f"{len(every)} schedules of {kinds} kinds", flush=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from chosen import chosen
 from waves import estimated, problems_of, taken
 
 from ourcc.compiler.importers.torch.export import import_exported
@@ -83,11 +84,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     only = parser.parse_args().only
-    for target in (GPU_BOARDS["h100"], GPU_BOARDS["b200"]):
-        for words in FORMATS:
-            for rows in ROWS:
-                if only in f"{target.board} {words} {rows}":
-                    print(line(words, rows, target), flush=True)
+    listed = [(words, rows, target) for target in (GPU_BOARDS["h100"], GPU_BOARDS["b200"]) for words in FORMATS for rows in ROWS]
+    for words, rows, target in chosen(parser, [only], listed, lambda each: f"{each[2].board} {each[0]} {each[1]}"):
+        print(line(words, rows, target), flush=True)
     return 0
 
 

@@ -23,6 +23,7 @@ import compare
 import machines
 import ours
 import validate
+from chosen import chosen
 from counted import row_of
 from estimate import FITTED
 from machines import MACHINES, Machine
@@ -199,11 +200,10 @@ def main() -> int:
         return beside()
     only = arguments.only
     rows = []
-    for problem in ours.problems():
-        if only in f"{problem.group} {problem.name}":
-            started = time.monotonic()
-            rows += [problem_row(problem, machine) for machine in MACHINES.values()]
-            print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
+    for problem in chosen(parser, [only], ours.problems(), lambda each: f"{each.group} {each.name}"):
+        started = time.monotonic()
+        rows += [problem_row(problem, machine) for machine in MACHINES.values()]
+        print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
     print(table(rows))
     path = RESULTS / "kernels.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

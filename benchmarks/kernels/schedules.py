@@ -31,6 +31,7 @@ from unittest import mock
 import every
 import ours
 import torch
+from chosen import chosen
 from device import RESULTS, at_hand, drawn, error_of, kernels_by_run
 from machines import MACHINES
 
@@ -230,7 +231,8 @@ def main() -> int:
     arguments = parser.parse_args()
     listed = list(ours.problems())
     words = arguments.only.split(",")
-    numbers = dict.fromkeys(n for word in words for n, each in enumerate(listed) if word in f"{each.group} {each.name}")
+    taken = chosen(parser, words, enumerate(listed), lambda each: f"{each[1].group} {each[1].name}")
+    numbers = dict.fromkeys(n for n, _ in taken)
     if arguments.recorded:
         machine = MACHINES[arguments.recorded]
         known = json.loads((RESULTS / f"gpu_schedules_{machine.name.lower()}.json").read_text(encoding="utf-8"))

@@ -128,9 +128,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int)
     only = parser.parse_args().rows
+    listed = [wanted for wanted in tuned() if wanted.rows >= FEWEST]
+    counts = sorted({wanted.rows for wanted in listed})
+    if only is not None and only not in counts:
+        parser.exit(2, f"{parser.prog}: error: --rows {only}: expected one of {', '.join(map(str, counts))}\n")
     rows = []
-    for wanted in tuned():
-        if wanted.rows >= FEWEST and only in (None, wanted.rows):
+    for wanted in listed:
+        if only in (None, wanted.rows):
             rows.append(judged(wanted))
             print(line(rows[-1]), flush=True)
     known = [row["published us"] / row["chosen us"] for row in rows if row["offered"]]

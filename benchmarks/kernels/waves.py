@@ -17,6 +17,7 @@ from typing import Any
 
 import ours
 import torch
+from chosen import chosen
 from counted import row_of
 from estimate import Launch
 from machines import MACHINES
@@ -135,10 +136,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     only = parser.parse_args().only
-    for target in (GPU_BOARDS["h100"], GPU_BOARDS["b200"]):
-        for sizes in SIZES:
-            if only in f"{target.board} {' x '.join(map(str, sizes))}":
-                print(line(sizes, target), flush=True)
+    listed = [(sizes, target) for target in (GPU_BOARDS["h100"], GPU_BOARDS["b200"]) for sizes in SIZES]
+    for sizes, target in chosen(parser, [only], listed, lambda each: f"{each[1].board} {' x '.join(map(str, each[0]))}"):
+        print(line(sizes, target), flush=True)
     return 0
 
 
