@@ -146,11 +146,17 @@ def contract_of(
             rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
             continue
         op = _whole(left[source], original.kind)
+        became = kind_of(op)
+        is_part = became in _LEADING and original.kind not in _LEADING
+        if is_part:
+            precision = _asked(replace(original, kind=became), options)  # of what it became, as a norm does of the product before it
         if computed_in(op) == options.precision and only_moves(op, module.facts):
             precision = options.precision  # it moves what a product reads or gives, in the precision asked of that
         row = _row(source, op, precision, options, module.facts)
         if _asks_tf32(row):
             row = _with_tf32(row, _is_in_tf32(source, op, in_tf32), {target.has_tf32 for target in options.targets})
+        if is_part:
+            row = replace(row, why="; ".join(filter(None, (row.why, f"{original.kind} became a part of it"))))
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
@@ -340,6 +346,11 @@ def is_notable(row: ContractRow) -> bool:
 def moves(row: ContractRow) -> bool:
     """Whether a row is of an op that moves what products read, and says no more than that it lies as they read it."""
     return MOVED in row.why
+
+
+FP32 = "fp32"
+IN_PARTS = "matrix instructions of GPUs multiply numbers of float32 as three products of tf32 (tf32x3)"
+"""What fp32 is there."""
 
 
 def products_of(contract: Contract) -> str | None:

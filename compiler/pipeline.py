@@ -47,6 +47,7 @@ from .contract import (
 from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload, simplified_for
 from .options import BuildOptions
 from .progress import SILENT, Progress
+from .report.kernels import spent_us
 from .targets.target import LANGUAGES, Target
 
 GRAPH_PIPELINE = (
@@ -131,9 +132,7 @@ def compile_simplified(
 def _reading(parts: Sequence[Built], saved: int) -> tuple[dict[str, float], dict[str, float]]:
     """How long each part would take to read bytes once a function, and what is predicted of it in all, in seconds."""
     read = {part.name: saved * len(part.contents.plans) / part.moved for part in parts if part.moved}
-    return read, {
-        part.name: sum(row["predicted_us"] * row["calls"] for row in part.rows if row["kind"] == "kernel") / 1e6 for part in parts
-    }
+    return read, {part.name: sum(spent_us(row) for row in part.rows if row["kind"] == "kernel") / 1e6 for part in parts}
 
 
 def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:

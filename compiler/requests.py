@@ -192,10 +192,24 @@ def _spelled(text: Any) -> str:
 
 def parse_quantize(text: str) -> str:
     """A name of QUANTIZE_FORMATS; a UsageError says what comes nearest to a type of GGUF files."""
-    return parse_choice(text, QUANTIZE_FORMATS, "quantize format", hint_of_gguf(text))
+    return parse_choice(text, QUANTIZE_FORMATS, "quantize format", hint_of_format(text))
 
 
-def hint_of_gguf(text: str) -> str | None:
+_BITS = re.compile(r"w([1-8])a(4|8|16|32)")
+"""What papers and other programs call weights and activations by their bits: w4a16, w8a8."""
+
+
+def hint_of_format(text: str) -> str | None:
+    """What comes nearest to a format's name in other programs: a type of GGUF files, or bits; None for any other word."""
+    bits = _BITS.fullmatch(_spelled(text))
+    if bits is None:
+        return _hint_of_gguf(text)
+    weights, activations = bits[1], bits[2]
+    near = {"4": "nvfp4", "8": "int8" if weights == "8" else f"int{weights}-a8"}.get(activations, f"int{weights}-weight")
+    return f"did you mean {near!r}?" if near in QUANTIZE_FORMATS else None
+
+
+def _hint_of_gguf(text: str) -> str | None:
     """What to do about a type of GGUF files that was named in place of a format; None for any other word."""
     found = _GGUF_TYPE.fullmatch(_spelled(text))
     if found is None:
@@ -215,7 +229,9 @@ def parse_cache(text: str) -> str:
 
 
 def parse_precision(text: str) -> str:
-    """A name of PRECISIONS; a UsageError names the one that other programs' name of it means."""
+    """A name of PRECISIONS, or of the dtype; a UsageError names the one that other programs' name of it means."""
+    if text in ("f32", "f16"):
+        return _FLOATS[text]
     spelled = _spelled(text)
     meant = _FLOATS.get(spelled)
     hint = f"that is a number format: --quantize {spelled}" if spelled in QUANTIZE_FORMATS else meant and f"did you mean {meant!r}?"

@@ -16,6 +16,7 @@ from ..ir.errors import EngineError, InputError
 from ..ir.plan import Call, Check, CheckPlace, Copy, Host, Launch, Zero, storage
 from ..ir.types import string
 from . import driver as cuda_driver
+from .again import again
 from .arrays import admit, is_torch, pointer, torch_module
 from .contents import PLANS, EngineContents, PartContents
 from .cuda_call import Context, Steps
@@ -91,7 +92,7 @@ class CudaPart:
         self.name = name
         part = contents.parts[name]
         if part.files.get(PLANS) != part.digest.encode():
-            hint = "build the engine again: ourcc build --rebuild ENGINE"
+            hint = f"build the engine again: {again()}"
             raise EngineError(f"the kernels of the engine's part {name} were made for other plans than it holds", hint=hint)
         programs = programs_of(part.plans)
         call = functools.partial(call_function, weakref.ref(self))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..ir.errors import EngineError, NoLanguageModelError
 from ..ir.plan import called
+from .again import again, read_from
 from .contents import Contract, EngineContents, Port
 from .digests import Watch
 from .families import Running, make_part, remedy, why_not
@@ -132,7 +133,8 @@ class Engine:
         makes it independent of the file.
         """
         reading = Reading(verify, trusted_keys, checked, copy_weights, watch)
-        return cls(read_engine(path, reading), target=target, threads=threads, call=call, graphs=graphs)
+        with read_from(path):
+            return cls(read_engine(path, reading), target=target, threads=threads, call=call, graphs=graphs)
 
     def save(self, path: str | os.PathLike[str], *, signing_key: bytes | None = None) -> None:
         """Write the engine to one file, all or nothing; with a signing key (32 raw bytes of an Ed25519 key) it is signed.
@@ -265,7 +267,7 @@ def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
 
 
 def _rebuild(target: str) -> str:
-    return f"build the missing one: ourcc build --rebuild ENGINE --target {target}"
+    return f"build the missing one: {again(target)}"
 
 
 def _part(contents: EngineContents, name: str, running: Running) -> Part:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from ..ir.errors import EngineError
+from .again import again
 from .contents import LIBRARY, PartContents
 
 ABI = 2
@@ -86,7 +87,7 @@ class _Handle:
             known = b""
         if known != plans.encode():
             why = "other plans than the engine holds" if known else "plans that it does not name"
-            raise EngineError(f"native code {name} was made for {why}", hint="build the engine again: ourcc build --rebuild ENGINE")
+            raise EngineError(f"native code {name} was made for {why}", hint=f"build the engine again: {again()}")
 
     def function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         """A function, which holds the library."""
@@ -195,6 +196,6 @@ def open_library(name: str, data: bytes) -> _Handle:
 def load(name: str, part: PartContents) -> NativeLibrary:
     """Load the code of a CPU part; its files give checked bytes."""
     if LIBRARY not in part.files:
-        hint = f"build it again: ourcc build --rebuild ENGINE --target {name}"
+        hint = f"build it again: {again(name)}"
         raise EngineError(f"engine holds no native code for its part {name}", hint=hint)
     return NativeLibrary(f"{name}.so", part.files[LIBRARY], part.digest)

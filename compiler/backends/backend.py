@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from ...ir.graph import Module
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
+from ...passes.lower.schedule import Scheduled
+from ...passes.tile.gpu.rates import Rate
 from ..options import BuildOptions
 from ..progress import Progress
 from ..targets.target import Target
@@ -35,6 +37,9 @@ class Backend(Protocol):
 
     def lower(self, module: Module, machine: Any, workload: Workload | None = None) -> Lowered:
         """Kernels and a plan by the cost model's schedules; nothing is compiled."""
+
+    def rate(self, unit: Scheduled, machine: Any) -> Rate | None:
+        """At what rate the operations of a kernel can go, and by which instruction; None where all go at the machine's one rate."""
 
     def print(self, lowered: Lowered, machine: Any) -> Mapping[str, str]:
         """The sources of what was lowered, by file."""

@@ -36,7 +36,7 @@ from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
 from ..options import BuildOptions
 from ..progress import Progress
-from ..report.kernels import kernel_rows
+from ..report.kernels import kernel_rows, spent_us
 from ..targets.target import NATIVE, CpuTarget, Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
@@ -84,6 +84,9 @@ class CpuBackend:
             machine.name, target.name, contents, weights, rows, lowered.kept, lowered.decisions, faults=lowered.faults, moved=moved
         )
 
+    def rate(self, unit: Scheduled, machine: CpuLevel) -> None:
+        """One rate is measured of a machine: that of floats."""
+
     def lower(self, module: Module, machine: CpuLevel, workload: Workload | None = None) -> Lowered:
         """Kernels and plans with the schedules of least predicted cost."""
         return lower_cpu(module, machine, cheapest(machine), workload)
@@ -112,7 +115,7 @@ def _decide_by_share(choose: Chooser, module: Module, level: CpuLevel, workload:
         unit = lowered.scheduled.get(row["kernel"])
         id = None if unit is None else problem_id(unit.problem)
         if id in share:
-            share[id] += row["predicted_us"] * row["calls"]
+            share[id] += spent_us(row)
             choose.names.setdefault(id, f"{row['kernel']} ({row['source_ops']})")
     choose.decide_ahead(asked[id] for id in sorted(asked, key=lambda id: -share[id]))
 

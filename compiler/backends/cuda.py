@@ -34,7 +34,8 @@ from ...passes.quantize.words import TF32, precision_name
 from ...passes.regions.narrow_functions import GPU_NARROW
 from ...passes.tidy.rank_lines import RankLines
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ...passes.tile.gpu.rates import operations_rate
+from ...passes.tile.gpu.rates import Rate, operations_rate, rate_of
+from ...passes.tile.gpu.shape import LAUNCH_SECONDS
 from ...passes.tile.gpu.undecoded import undecoded
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
 from ...runtime.contents import LIBRARY, PLANS, PartContents
@@ -106,7 +107,9 @@ class CudaBackend:
         files = {**dict(_files(built.values())), **_host_program(options, progress), PLANS: digest_of(plans).encode()}
         units_of = lowered.scheduled
         resources = {name: _resources(built[items[0].kernel.name], units_of[name], kernels) for name, items in printed.items()}
-        rows = kernel_rows(lowered, partial(_rate, machine=machine), machine.memory_rate, resources, workload, floored=False)
+        rows = kernel_rows(
+            lowered, partial(_rate, machine=machine), machine.memory_rate, resources, workload, floored=False, launch_seconds=LAUNCH_SECONDS
+        )
         return Built(
             machine.name,
             target.name,
@@ -123,6 +126,10 @@ class CudaBackend:
     def lower(self, module: Module, machine: GpuTarget, workload: Workload | None = None) -> Lowered:
         """Kernels and plans with the schedules of least predicted cost."""
         return lower_cuda(module, _scheduler(machine, cheapest(machine), workload))
+
+    def rate(self, unit: Scheduled, machine: GpuTarget) -> Rate:
+        """That of the instruction which its schedule multiplies by."""
+        return rate_of(unit.problem, unit.schedule, machine)
 
     def print(self, lowered: Lowered, machine: GpuTarget) -> Mapping[str, str]:
         """Triton's sources by file."""

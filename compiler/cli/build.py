@@ -38,6 +38,7 @@ WEIGHTS_AND_ACTIVATIONS = (
 )
 PRECISION_HELP = (
     "Multiply as the model says (fp32), in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
+    " Matrix instructions of GPUs make a product of fp32 of three of tf32."
 )
 UNCALIBRATED = "Scales of activations are found while the engine runs; calibrated models come from a quantizer, as QDQ files."
 QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMATS)}. {UNCALIBRATED}"

@@ -25,8 +25,7 @@ def _format_help() -> str:
     coded = "; ".join(f"{', '.join(names)}: {format_of(name).bits:.3g} bits a number" for name, names in stored.items())
     return (
         f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them, with or without"
-        f" -weight: {coded}. Those of int8, NAME-a8, mxfp4 and nvfp4 are multiplied as integers of 8 bits, and so are with a8 those that"
-        " come coded. Default: as stored."
+        f" -weight: {coded}. In what they are multiplied is the target's, and is said. Default: as stored."
     )
 
 
@@ -44,7 +43,7 @@ def command(
     """Tell what a language model takes before it is built.
 
     MODEL is a folder with a config.json, which may hold nothing else, or a .gguf file; no weight is read. Shows parameters, bytes of
-    weights, keys and values, how many devices hold them, and the least time of a step and of a prompt by the device's rates.
+    weights, keys and values, whether one device holds them, and the least time of a step and of a prompt by the device's rates.
     """
     from ..commands.plan import plan
 

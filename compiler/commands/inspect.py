@@ -12,12 +12,13 @@ from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.text import module_text
 from ...ir.spelling import nearest
-from ...runtime.contents import EngineContents
+from ...runtime.again import again, read_from
+from ...runtime.contents import Contract, EngineContents
 from ...runtime.families import why_not
 from ...runtime.replace import replace_file
-from ..contract import MERGED
+from ..contract import FP32, IN_PARTS, MERGED, products_of
 from ..engines.kinds import is_engine
-from ..engines.recorded import kept_precision, recorded_workload, workload_of
+from ..engines.recorded import boards_of, kept_precision, recorded_workload, spoken, workload_of
 from ..engines.trust import open_contents
 from ..options import BuildOptions, InspectOptions
 from ..progress import SILENT, Progress
@@ -25,9 +26,9 @@ from ..report.engine import describe_engine, describe_module
 from ..report.fusion import fusion_tables
 from ..report.kernels import arena_bytes, kernel_table, memory_tables
 from ..report.repeated import fold
-from ..report.table import Report, Table
+from ..report.table import Cell, Report, Table
 from ..targets.registry import loaded_as, parse_target, target_of_part
-from ..targets.target import LANGUAGES
+from ..targets.target import LANGUAGES, CudaTarget
 
 if TYPE_CHECKING:
     from ..report.graph.vertices import Vertex
@@ -49,7 +50,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
     if is_built and options.build.shapes:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if is_built and options.build.workload is not None:
-        raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
+        with read_from(options.subject):
+            raise UsageError("got --workload for an engine, expected none: it has its own", hint=f"{again()} --workload ...")
     if options.explain:
         return _explanation(options, progress)
     if options.diff is not None:
@@ -96,7 +98,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     if options.source is not None:
         return Report(text=_source(options, contents, name, options.source))
     tables: list[Table] = []
-    arenas, numbers = dict[str, str](), dict[str, dict[str, int]]()
+    arenas, numbers = dict[str, str](), dict[str, Mapping[str, Cell]]()
     if options.kernels:
         tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
     if options.memory:
@@ -107,14 +109,16 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
             tables += memory_tables(plan, function if len(plans) > 1 else None)
     if options.fusion:
         if name not in contents.report.get("fusion", {}):
-            hint = "ourcc build --rebuild ENGINE decides again and keeps why"
-            raise EngineError(f"engine does not say what fusion decided for {name}: an earlier version built it", hint=hint)
+            hint = f"{again()} decides again and keeps why"
+            with read_from(options.subject):
+                raise EngineError(f"engine does not say what fusion decided for {name}: an earlier version built it", hint=hint)
         tables += fusion_tables(name, contents.report["fusion"][name], contents.report.get("missed", []), workload_of(contents))
     if options.precision:
-        tables.append(describe_engine_contract(contents.report))
+        tables.append(describe_engine_contract(contents.report, has_gpu=any(not part.is_level for part in contents.parts.values())))
     what = "engine" if is_engine(options.subject) else "model"
-    others = ", ".join(other for other in contents.parts if other != name)
-    facts = {what: str(options.subject), "part": name, **({"other_parts": others} if others else {}), **arenas}
+    others, boards = spoken(contents, (other for other in contents.parts if other != name)), boards_of(contents)
+    facts = {what: str(options.subject), "part": spoken(contents, [name]), **({"other_parts": others} if others else {}), **arenas}
+    numbers |= {"boards": boards} if boards else {}
     return Report(facts, tuple(tables), numbers=numbers)
 
 
@@ -128,22 +132,37 @@ def _part(options: InspectOptions, contents: EngineContents) -> str:
     wanted = _wanted(options)
     names = tuple(contents.parts) if wanted is None else contents.named(wanted)
     if not names:
-        raise EngineError(
-            f"engine holds no target {wanted}, expected one of {', '.join(dict.fromkeys([*contents.targets, *contents.parts]))}"
-        )
+        held = spoken(contents, dict.fromkeys([*contents.targets, *contents.parts]))
+        raise EngineError(f"engine holds no target {wanted}, expected one of {held}")
+    _check_board(options, contents)
     return next((name for name in names if why_not(contents, name) is None), names[0])
+
+
+def _check_board(options: InspectOptions, contents: EngineContents) -> None:
+    """UsageError for a board that is not the one whose times an engine tells."""
+    target = None if options.target is None else parse_target(options.target)
+    if not isinstance(target, CudaTarget) or target.name == target.loaded_as:
+        return
+    board = boards_of(contents)[target.loaded_as]
+    if board != target.name:
+        hint = f"--target {target.loaded_as} shows it; an engine for another board is built from the model"
+        raise UsageError(f"--target {target.name}: the engine's {target.loaded_as} was made for {board}", hint=hint)
 
 
 def _wanted(options: InspectOptions) -> str | None:
     return None if options.target is None else loaded_as(options.target)
 
 
-def describe_engine_contract(report: Mapping[str, Any]) -> Table:
+def describe_engine_contract(report: Mapping[str, Any], *, has_gpu: bool = False) -> Table:
     """The contract as a table."""
     rows = report.get("contract", [])
     columns = ("source", "op", "requested", "realised", "runs", "stored", "summed", "why")
     cells = tuple(tuple(row.get(column) or None for column in columns) for row in rows)
-    notes = ("stored: how a weight lies in memory, or a cache that attention reads; summed: the precision that sums are added up in",)
+    notes: tuple[str, ...] = (
+        "stored: how a weight lies in memory, or a cache that attention reads; summed: the precision that sums are added up in",
+    )
+    if has_gpu and FP32 in (products_of(Contract.from_json(rows)) or ""):
+        notes = (*notes, f"{FP32}: {IN_PARTS}")
     table = Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
     left = tuple(cell for row, cell in zip(rows, cells, strict=True) if row.get("why") != MERGED)
     if len(left) == len(cells):

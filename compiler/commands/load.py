@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from ...ir.errors import UsageError
+from ...runtime.again import read_from
 from ...runtime.engine import Engine
 from ...runtime.language import engine_class
 from ...runtime.reader import Reading, read_engine
@@ -35,7 +36,8 @@ def load(
     check_engine(path)
     contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))
     running = threads or settings.threads
-    return engine_class(contents)(contents, target=_part(target), threads=running, graphs=graphs and settings.graphs)
+    with read_from(path):
+        return engine_class(contents)(contents, target=_part(target), threads=running, graphs=graphs and settings.graphs)
 
 
 def _part(target: str | None) -> str | None:

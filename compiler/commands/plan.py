@@ -1,4 +1,4 @@
-"""`ourcc plan`: what a language model takes on a target before it is built, from its config alone: memory, devices, floors of time."""
+"""`ourcc plan`: what a language model takes on a target before it is built, from its config alone: memory, rates, floors of time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 
 from ...ir.errors import UsageError
 from ...passes.quantize import QUANTIZATIONS
+from ...passes.tile.gpu.rates import Rate
 from ...runtime.kinds import CONFIG
 from ...runtime.language.facts import CHUNK
 from ..importers.checkpoints import Checkpoint, read_config, read_gguf
 from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
-from ..requests import hint_of_gguf, parse_batch, parse_cache, parse_choice
+from ..requests import hint_of_format, parse_batch, parse_cache, parse_choice
 from ..targets.machine import DeviceFigures
 from ..targets.registry import parse_target
+from ..targets.target import Target
+from .products import PRECISIONS, product_rate
 
 PROMPT = 512
 
@@ -63,7 +66,8 @@ def plan(
     }
     total = weighed.total + batch * context * token + max(held.values())
     devices = ceil(total / device.memory_bytes)
-    multiplied = _multiplied_in(device, format, checkpoint)
+    precision = PRECISIONS.get(format if format in PLAIN else _own(checkpoint))
+    rate = _rate(found, device, outline, max(prompt, batch), format, precision, checkpoint)
     facts: dict[str, Cell] = {
         "model": checkpoint.name,
         "architecture": outline.config.architecture,
@@ -73,22 +77,25 @@ def plan(
         "batch": batch,
         "context": context,
         "target": f"{found.name}: {device.name}",
-        "devices": devices,
+        "fits": "on one device" if devices == 1 else f"no: an engine runs on one device; {devices} would hold the bytes",
         "memory_of_a_device": device.memory_bytes,
         "bytes_per_second": device.memory_rate,
-        "operations_per_second": device.rates[multiplied],
-        "products_in": multiplied,
+        "operations_per_second": rate.per_second,
+        "products_in": rate.products_in,
+        **({} if rate.instruction is None else {"instruction": rate.instruction, "precision": f"as with --precision {precision}"}),
         "rates": device.source,
     }
     memory = _memory(outline, weighed, token, batch, context, held, format)
     phases = _phases(outline, weighed, token, batch, context, prompt)
-    return Report(facts, (_memory_table(memory, total, devices, device), _times(phases, devices, device, multiplied)))
+    numbers: dict[str, dict[str, Cell]] = {"fits": {"one_device": devices == 1, "devices_that_hold_it": devices}}
+    return Report(facts, (_memory_table(memory, total, device), _times(phases, device, rate)), numbers=numbers)
 
 
 def _format(word: str) -> str:
     """A format by its name, or by what stands before `-weight` in it where nothing else has that name: a plan weighs weights."""
+    word = next((name for name, precision in PRECISIONS.items() if precision == word), word)
     name = f"{word}-weight" if word not in QUANTIZATIONS and f"{word}-weight" in QUANTIZATIONS else word
-    return parse_choice(name, (*PLAIN, *QUANTIZATIONS), "format", hint_of_gguf(word))
+    return parse_choice(name, (*PLAIN, *QUANTIZATIONS), "format", hint_of_format(word))
 
 
 def _checkpoint(model: Path) -> Checkpoint:
@@ -110,14 +117,24 @@ def _check_format(checkpoint: Checkpoint, format: str | None) -> None:
         raise UsageError(what, hint="leave out --format, say a8, or plan the model that the file was made of")
 
 
-def _multiplied_in(device: DeviceFigures, format: str | None, checkpoint: Checkpoint) -> str:
-    """The dtype whose rate products run at: of weights in few bits that of codes where activations are rounded, else of floats."""
-    asked = QUANTIZATIONS.get(format or "")
-    own = stored_dtype(checkpoint) if checkpoint.kind == "folder" else None
-    is_coded = own is None or (asked is not None and asked.format is not None)
-    multiplied = format if format in PLAIN else "i8" if asked is not None and asked.is_integer and is_coded else own
-    # Floats of a GGUF file, and those that the device does not multiply, are taken as ones of 16 bits where there are such products.
-    return next(each for each in (multiplied, "bf16", "f32") if each is not None and each in device.rates)
+def _own(checkpoint: Checkpoint) -> str:
+    """The dtype that weights have where nothing codes them; those of a GGUF file are taken for f32."""
+    return stored_dtype(checkpoint) if checkpoint.kind == "folder" else "f32"
+
+
+def _rate(
+    target: Target,
+    device: DeviceFigures,
+    outline: Outline,
+    rows: int,
+    format: str | None,
+    precision: str | None,
+    checkpoint: Checkpoint,
+) -> Rate:
+    """At what rate products go: that of the kernels that a build takes for a layer of this size, or the one rate of the device."""
+    coded = next((stored.format for stored in checkpoint.tensors.values() if stored.format is not None), None)
+    found = product_rate(target, outline, rows, format if format in QUANTIZATIONS else None, precision, coded)
+    return found or Rate(device.rates["f32"], "f32")
 
 
 def _memory(
@@ -138,9 +155,8 @@ def _memory(
     return parts
 
 
-def _memory_table(parts: list[tuple[str, int, str]], total: int, devices: int, device: DeviceFigures) -> Table:
-    share = total / (devices * device.memory_bytes)
-    last = ("all", total, f"{100 * share:.1f} % of {devices} x {device.memory_bytes} bytes, split evenly; drivers need some besides")
+def _memory_table(parts: list[tuple[str, int, str]], total: int, device: DeviceFigures) -> Table:
+    last = ("all", total, f"{100 * total / device.memory_bytes:.1f} % of {device.memory_bytes} bytes; drivers need some besides")
     rows = tuple((name, size, round(size / 1e9, 3), source) for name, size, source in (*parts, last))
     return Table("memory", ("what", "bytes", "gbytes", "of"), rows, (), ("what", "gbytes", "of"))
 
@@ -153,19 +169,18 @@ def _phases(outline: Outline, weighed: Weighed, token: int, batch: int, context:
     )
 
 
-def _times(phases: tuple[Phase, ...], devices: int, device: DeviceFigures, multiplied: str) -> Table:
+def _times(phases: tuple[Phase, ...], device: DeviceFigures, rate: Rate) -> Table:
     rows = []
     for phase in phases:
-        computing = phase.operations / (devices * device.rates[multiplied])
-        moving = (phase.weights + phase.cache) / (devices * device.memory_rate)
+        computing = phase.operations / rate.per_second
+        moving = (phase.weights + phase.cache) / device.memory_rate
         floor = max(computing, moving)
         bound = "operations" if computing > moving else "bytes"
         sizes = phase.operations, phase.weights, phase.cache
         rows.append((phase.name, *sizes, computing * 1e3, moving * 1e3, bound, floor * 1e3, phase.tokens / floor))
     columns = ("phase", "operations", "weight_bytes", "cache_bytes", "compute_ms", "move_ms", "bound", "ms", "tokens_per_second")
     notes = (
-        "compute_ms = operations / (devices x operations_per_second), move_ms = bytes / (devices x bytes_per_second), ms the longer one:"
-        " a floor, with nothing lost between devices",
+        "compute_ms = operations / operations_per_second, move_ms = bytes / bytes_per_second, ms the longer one: a floor, of one device",
         "decode: a token of each sequence of the batch, whose cache is full; prompt: all of one, ms the least time to its first token",
     )
     brief = ("phase", "compute_ms", "move_ms", "bound", "ms", "tokens_per_second")

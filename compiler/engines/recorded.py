@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...ir.errors import EngineError, UsageError
+from ...ir.target import gpu_target
 from ...ir.workload import Workload, default_workload, parse_workload
 from ...passes.quantize.words import TF32
 from ...runtime.contents import EngineContents
@@ -51,6 +54,19 @@ def simplified_for(contents: EngineContents) -> list[str]:
     """The targets that its program was simplified for: parts that were made again since may be for others."""
     said = contents.provenance.get("program")
     return [str(name) for name in said] if isinstance(said, list) and said else list(dict.fromkeys(recorded_targets(contents).values()))
+
+
+def boards_of(contents: EngineContents) -> dict[str, str]:
+    """For each part of a GPU the board whose figures chose its schedules and predict its times."""
+    return {
+        name: gpu_target(asked).board.lower() for name, asked in recorded_targets(contents).items() if not contents.parts[name].is_level
+    }
+
+
+def spoken(contents: EngineContents, names: Iterable[str]) -> str:
+    """Parts or targets of an engine as they are said to people: an architecture with its board."""
+    boards = boards_of(contents)
+    return ", ".join(f"{name} ({boards[name]})" if name in boards else name for name in names)
 
 
 def workload_of(contents: EngineContents) -> Workload:

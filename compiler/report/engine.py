@@ -14,8 +14,8 @@ from ...runtime.contents import Contract, EngineContents, PartContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
-from ..contract import is_notable, moves, products_of
-from ..engines.recorded import workload_of
+from ..contract import FP32, IN_PARTS, is_notable, moves, products_of
+from ..engines.recorded import boards_of, spoken, workload_of
 from .repeated import WORDY, fold
 from .table import Cell, Report, Table
 
@@ -42,13 +42,13 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     facts: dict[str, Cell] = {
         "engine": str(path),
         "bytes": path.stat().st_size,
-        "targets": ", ".join(contents.targets),
-        "parts": ", ".join(contents.parts),
+        "targets": spoken(contents, contents.targets),
+        "parts": spoken(contents, contents.parts),
         "weights": f"{weights['stored']} bytes stored" + ("" if weights["model"] is None else f", {weights['model']} in the model"),
-        "products": products_of(promises),
+        "products": _products(contents, promises),
         "code": f"{code['native']} bytes of native code, {code['sources']} of sources",
         "workload": str(workload_of(contents)) or None,
-        "runs_here": _runs_here(contents, target),
+        "runs_here": None if (here := _runs_here(contents, target)) is None else spoken(contents, [here]),
         "signed_by": _signed_by(path),
         **({"graphs": GRAPHS} if any(_has_runs(part) for part in contents.parts.values()) else {}),
         **_language(contents),
@@ -61,7 +61,15 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         *([fold(contract, ("source", "why"), WORDY, any_of="source")] if rows else []),
         *([fold(values, ("value", "source", "why"), WORDY)] if kept else []),
     )
-    return Report(facts, tables, numbers={"weights": weights, "code": code})
+    boards = boards_of(contents)
+    return Report(facts, tables, numbers={"weights": weights, "code": code, **({"boards": boards} if boards else {})})
+
+
+def _products(contents: EngineContents, promises: Contract) -> str | None:
+    """How many products are multiplied in which precision, and what fp32 is on GPUs."""
+    said = products_of(promises)
+    has_gpu = any(not part.is_level for part in contents.parts.values())
+    return f"{said}; {IN_PARTS}" if said is not None and has_gpu and FP32 in said else said
 
 
 def _has_runs(part: PartContents) -> bool:

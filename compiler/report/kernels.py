@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,18 +10,20 @@ from ...ir import dims
 from ...ir.plan import Call, Host, Launch, Plan, Step, Variant, slot_offsets, storage
 from ...ir.plan.lives import most_alive
 from ...ir.region import Region
-from ...ir.region.cost import Cost, cost_of, symbolic_cost
+from ...ir.region.cost import Cost, cost_of, reached_elements, symbolic_cost
+from ...ir.tile.program import Dot, Let, statements, walk
+from ...ir.tile.program import Launch as TileLaunch
 from ...ir.workload import Workload, default_workload, heaviest, size_at
 from ...passes.lower.build_plan import Lowered
 from ...passes.lower.in_place import changes, copied
 from ...passes.lower.schedule import Scheduled
-from .table import Table
+from .table import Cell, Table
 
 COLUMNS = (
     *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "inner_spills"),
-    *("instructions", "megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
+    *("instructions", "megaflop", "megabytes", "predicted_us", "share", "bound", "roofline", "notes"),
 )
-BRIEF = ("kernel", "function", "predicted_us", "share", "roofline", "calls", "when", "kind")
+BRIEF = ("kernel", "predicted_us", "share", "bound", "calls", "function", "roofline", "when", "kind")
 BELOW = ("source_ops", "strategy")
 
 
@@ -34,17 +35,19 @@ def kernel_rows(
     workload: Workload | None = None,
     *,
     floored: bool = True,
+    launch_seconds: float = 0.0,
 ) -> list[dict[str, Any]]:
     """One row a kernel, a kind of host step, and an ATen operator, at the workload's sizes, with its share of the predicted time.
 
     `resources` is what the assembler or compiler reported, by kernel. Unless `floored`, a prediction below the time that the rates
-    allow stands as it is: its roofline is above 1, as where bytes come from a cache. Of a program of several launches each has as much
-    of its work and time as the others: nobody predicts them apart.
+    allow stands as it is: its roofline is above 1, as where bytes come from a cache. `launch_seconds` are what predictions say of each
+    launch whatever it does. Nobody predicts the launches of one program apart: one of them has the time and the operations of all,
+    the others say in `time_in` which; bytes are those of each.
     """
     sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
-    programs = Counter(id(unit.program) for unit in lowered.scheduled.values())
+    leading = _leading(lowered)
     for name, unit in lowered.scheduled.items():
         at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
         region = changes(whole) if _is_in_place(lowered, unit) else whole
@@ -53,9 +56,12 @@ def kernel_rows(
         floor = cost.seconds(*rates)
         # The schedule's cost is that of the whole region.
         left = floor / max(_cost(unit, whole, at).seconds(*rates), 1e-12)
-        together = min(programs[id(unit.program)], len(unit.program.launches))
-        floor = floor / together
-        seconds = max(unit.cost * left / together, floor if floored else 0.0)
+        leader = leading[id(unit.program)]
+        together = [each for each, other in lowered.scheduled.items() if other.program is unit.program]
+        starting = launch_seconds * len(together)
+        seconds = starting + (unit.cost - launch_seconds * len(unit.program.launches)) * left
+        seconds = max(seconds, floor if floored else 0.0)
+        is_told, moved = name == leader, cost.bytes if len(together) == 1 else _moved(lowered.kernels[name], unit, at)
         operations, bits = symbolic_cost(region)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
@@ -79,17 +85,54 @@ def kernel_rows(
                 "notes": found.get("notes"),
                 "operations": str(dims.floor_divide(operations * unit.operations.numerator, unit.operations.denominator)),
                 "bits": str(bits),
-                "megaflop": round(cost.operations / together / 1e6, 3),
-                "megabytes": round(cost.bytes / together / 1e6, 3),
-                "predicted_us": round(seconds * 1e6, 2),
-                "roofline": round(floor / max(seconds, 1e-12), 3),
+                "megaflop": round(cost.operations / 1e6, 3) if is_told else None,
+                "megabytes": round(moved / 1e6, 3),
+                "predicted_us": round(seconds * 1e6, 2) if is_told else None,
+                "time_in": None if is_told else leader,
+                "bound": _bound(cost, rates, seconds, starting) if is_told else None,
+                "roofline": round(floor / max(seconds, 1e-12), 3) if is_told else None,
             }
         )
     for function, plan in lowered.plans.items():
         named = function if len(lowered.plans) > 1 else None
         rows += [{**row, "function": named} for row in _other_rows(plan, bytes_per_second, sizes)]
-    total = sum(row["predicted_us"] * row["calls"] for row in rows)
-    return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
+    total = sum(map(spent_us, rows))
+    return [{**row, "share": None if row["predicted_us"] is None else round(spent_us(row) / total, 3) if total else 0.0} for row in rows]
+
+
+def spent_us(row: Mapping[str, Any]) -> float:
+    """The predicted microseconds of a row in one call of its functions; none where another row has them, or nobody predicts them."""
+    return float((row.get("predicted_us") or 0.0) * row.get("calls", 0))
+
+
+def _leading(lowered: Lowered) -> dict[int, str]:
+    """Of each program, by its identity, the kernel that the time of its launches is told of: one that multiplies, else the last."""
+    found: dict[int, str] = {}
+    for name, unit in lowered.scheduled.items():
+        before = found.get(id(unit.program))
+        if before is None or not _multiplies(lowered.kernels[before]):
+            found[id(unit.program)] = name
+    return found
+
+
+def _multiplies(launch: TileLaunch) -> bool:
+    return any(
+        isinstance(part, Dot) for statement in statements(launch.body) if isinstance(statement, Let) for part in walk(statement.value)
+    )
+
+
+def _moved(launch: TileLaunch, unit: Scheduled, at: Mapping[str, int]) -> float:
+    """The bytes of a launch's own operands, each once; of those of the region no more than the region reaches."""
+    reached = {name: dims.evaluate(elements, at) for name, elements in reached_elements(unit.problem.region).items()}
+    sizes = {param.name: dims.evaluate(dims.product(param.shape), at) for param in launch.params}
+    return sum(min(sizes[param.name], reached.get(param.name, sizes[param.name])) * param.dtype.bits / 8 for param in launch.params)
+
+
+def _bound(cost: Cost, rates: tuple[float, float], seconds: float, starting: float) -> str:
+    """What a prediction is mostly made of: starting launches, else the longer of arithmetic and moving."""
+    if starting > seconds / 2:
+        return "launch"
+    return "math" if cost.operations / rates[0] > cost.bytes / rates[1] else "memory"
 
 
 def _cost(unit: Scheduled, region: Region, at: Mapping[str, int]) -> Cost:
@@ -144,10 +187,11 @@ def _other_row(
         "sources": [list(step.sources) for step in uses],
         "strategy": None,
         "refusals": [],
-        **dict.fromkeys(("registers", "shared_bytes", "spills", "inner_spills", "instructions", "notes", "megaflop")),
+        **dict.fromkeys(("registers", "shared_bytes", "spills", "inner_spills", "instructions", "notes", "megaflop", "time_in")),
         "megabytes": round(moved / 1e6, 3),
-        "predicted_us": round(moved / bytes_per_second * 1e6, 2),
-        "roofline": 1.0,
+        "predicted_us": None if kind == "host" else round(moved / bytes_per_second * 1e6, 2),
+        "bound": None if kind == "host" else "memory",
+        "roofline": None if kind == "host" else 1.0,
     }
 
 
@@ -158,16 +202,29 @@ def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
 
 def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workload) -> Table:
     """The rows as a table; they were predicted for the workload."""
-    cells = tuple(tuple(row.get(column) for column in COLUMNS) for row in rows)
+    cells = tuple(tuple(_cell(row, column) for column in COLUMNS) for row in rows)
+    total = sum(map(spent_us, rows))
+    several = len({name for row in rows for name in (row.get("function") or "").split(", ")}) > 1
+    each = "one call of each function" if several else "one call"
+    at = f"; sizes are those of the workload: {workload}" if workload.sizes else ""
     notes = [
+        f"{each}: {total:.5g} us predicted{at}",
         "times, shares and roofline are predicted, not measured: ourcc bench measures",
-        *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),
+        "bound: what most of a prediction is: launches that start, math, or memory",
     ]
     if any((row.get("roofline") or 0) > 1 for row in rows if row.get("kind", "kernel") == "kernel"):
         notes.append("a roofline above 1: faster than memory brings the bytes, which a cache is reckoned to hold, or work is skipped")
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
-        notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
-    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, BELOW, keys=("kernel",))
+        notes.append("host and aten rows run outside of kernels: of host rows no time is predicted, of aten rows that to move their bytes")
+    if any(row.get("time_in") for row in rows):
+        notes.append("launches of one schedule are predicted together: operations and time are those of all, megabytes of each")
+    numbers = {name: tuple(row.get(name) for row in rows) for name in ("predicted_us", "time_in")}
+    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, BELOW, keys=("kernel",), numbers=numbers)
+
+
+def _cell(row: Mapping[str, Any], column: str) -> Cell:
+    """A cell of a row; of a launch whose time is told with another's, where."""
+    return f"in {row['time_in']}" if column == "predicted_us" and row.get("time_in") else row.get(column)
 
 
 def arena_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[str, dict[str, int]]:

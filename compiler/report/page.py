@@ -15,9 +15,9 @@ from ...ir.plan.lives import arena_lives
 from ...runtime.contents import Contract, EngineContents
 from ...runtime.kinds import PAGE_MARK
 from ..contract import is_notable
-from ..engines.recorded import workload_of
+from ..engines.recorded import spoken, workload_of
 from .engine import signature
-from .kernels import COLUMNS
+from .kernels import COLUMNS, spent_us
 
 WIDTH, HEIGHT = 900, 260
 STYLE = """
@@ -36,7 +36,7 @@ def page(contents: EngineContents, title: str) -> str:
     ports = signature(contents)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>For {escape(', '.join(contents.parts))}, made by {escape(str(contents.provenance.get('producer', 'ourcc')))}.</p>",
+        f"<p>For {escape(spoken(contents, contents.parts))}, made by {escape(str(contents.provenance.get('producer', 'ourcc')))}.</p>",
         _table(ports.columns, ports.rows),
         *_contract(Contract.from_json(contents.report.get("contract", []))),
     ]
@@ -87,7 +87,7 @@ def _kept(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     """Kernels by predicted time, longest first."""
-    times = sorted(((row["predicted_us"] * row["calls"], row) for row in rows), key=lambda pair: -pair[0])[:24]
+    times = sorted(((spent_us(row), row) for row in rows if row["predicted_us"] is not None), key=lambda pair: -pair[0])[:24]
     longest = max((time for time, _ in times), default=0) or 1
     lines = []
     for number, (time, row) in enumerate(times):

@@ -41,7 +41,7 @@ _MEANT = {
     "h200": r"g?h200",
     "b200": r"g?b[12]00",
     "b300": r"g?b300",
-    "sm_90a": r"cuda|gpu|nvidia|hopper",
+    "sm_90a": r"cuda|gpu|nvidia|hopper|h800|h20",
     "sm_100a": r"blackwell",
     "sm_103a": r"blackwellultra",
     "sm_120a": r"(geforce)?rtx(50[0-9][0-9](ti|super)?|pro6000)",
@@ -55,6 +55,11 @@ _MEANT = {
     "x86-64-v4-amx-fp16": r"amxfp16|graniterapids",
 }
 """What other programs and the makers' names of devices call a target, without spaces and signs."""
+_OLDER = re.compile(
+    r"(ampere|ada|adalovelace|turing|volta|pascal|maxwell|kepler)|a(2|10|16|30|40|100|800|[2456]000)g?|l(2|4|20|40)s?|t4|v100|p(4|40|100)"
+    r"|(geforce)?[rg]tx[1-4]0?[0-9]{2,3}(ti|super)*|sm[3-8][0-9]a?"
+)
+"""GPUs before Hopper, by such names."""
 
 
 def parse_target(name: str) -> Target:
@@ -64,6 +69,8 @@ def parse_target(name: str) -> Target:
         plain = re.sub(r"[\s_-]", "", name.lower()).removeprefix("nvidia") or "nvidia"
         meant = next((target for target, names in _MEANT.items() if re.fullmatch(names, plain)), None)
         hint = f"did you mean {meant!r}? ourcc doctor shows what this machine runs" if meant else nearest(name, TARGETS)
+        if _OLDER.fullmatch(plain):
+            hint = "GPUs before Hopper are not supported (Ampere, Ada and older); architectures are named in ir/target.py"
         raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=hint)
     return target
 
@@ -98,6 +105,12 @@ def target_names(family: str) -> tuple[str, ...]:
 
 def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:
     """The targets of these names in the given order, each once; `native` for none."""
+    names = tuple(names)
+    for name in names:
+        several = [each.strip() for each in name.split(",")]
+        if len(several) > 1:
+            hint = f"each by itself: {' '.join(f'--target {each}' for each in several if each)}"
+            raise UsageError(f"target: got {name!r}, expected one name; repeat --target for several", hint=hint)
     found = {name: parse_target(name) for name in names}
     boards: dict[str, str] = {}
     for target in found.values():

@@ -56,6 +56,13 @@ def operations_of(region: Region, sizes: Mapping[str, int]) -> dict[str, float]:
     return found
 
 
+def reached_elements(region: Region) -> dict[str, Dim]:
+    """Of each operand the elements that a region reaches at most, and it has no more."""
+    extents = region.extents
+    operands = (*region.inputs, *region.outputs)
+    return {operand.name: dims.minimum(operand.type.elements, _reached(region, operand, extents)) for operand in operands}
+
+
 def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     """Arithmetic operations, and bits that must move when each operand is touched once, over the region's symbols."""
     extents = region.extents
@@ -63,8 +70,9 @@ def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     for _, axes in _operations(region):
         operations = operations + dims.product(extents[name] for name in extents if name in axes)
     bits: Dim = 0
+    reached = reached_elements(region)
     for operand in (*region.inputs, *region.outputs):
-        bits = bits + dims.minimum(operand.type.elements, _reached(region, operand, extents)) * operand.type.dtype.bits
+        bits = bits + reached[operand.name] * operand.type.dtype.bits
     return operations, bits
 
 
@@ -158,4 +166,4 @@ def _names(load: Load, named: Mapping[str, Iterable[str]]) -> set[str]:
     return names
 
 
-__all__ = ["Cost", "cost_of", "iterations", "operations_of", "symbolic_cost"]
+__all__ = ["Cost", "cost_of", "iterations", "operations_of", "reached_elements", "symbolic_cost"]

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.contract import BUILT, NO_INSTRUCTION, OWN, contract_of, enforce, is_notable, source_ops, unmet, violations
+from ourcc.compiler.commands.inspect import describe_engine_contract
+from ourcc.compiler.contract import BUILT, MERGED, NO_INSTRUCTION, OWN, contract_of, enforce, is_notable, source_ops, unmet, violations
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.requests import parse_requirement
@@ -555,3 +557,33 @@ def test_rows_that_say_the_same_are_printed_once(tmp_path: Path, capsys: pytest.
     assert shown.count("the contracted axis has * elements, expected a multiple of 32") == 1 and "a/conv" not in shown
     assert run(["inspect", built, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["contract"]) == 10
+
+
+class Normed(torch.nn.Module):
+    """A convolution whose norm becomes a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.other = torch.nn.Conv2d(16, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.Conv2d(32, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.relu(self.norm(self.conv(x))))
+
+
+@pytest.mark.parametrize(("precision", "expected"), [(None, "fp32"), ("bf16", "bf16"), ("tf32", "fp32")])
+def test_what_a_norm_became_is_asked_for_as_products_are(precision: str | None, expected: str) -> None:
+    """Before, the norm asked for fp32 and got bf16, as if its precision had not been kept."""
+    exported = torch.export.export(Normed().eval(), (torch.zeros(1, 16, 12, 12),))
+    rows = [row for row in ourcc.build(exported, precision=precision, tune="off").contract if row.op == "conv" and row.why != MERGED]
+    merged, plain = rows
+    assert merged.requested == plain.requested == (precision or "fp32") and merged.realised == plain.realised == expected
+    assert merged.why.endswith("batch_norm became a part of it") and "batch_norm" not in plain.why and "factors" not in merged.why
+
+
+def test_what_fp32_is_on_gpus_is_told_where_there_is_one() -> None:
+    report = {"contract": [vars(ContractRow("fc", "linear", "fp32", "fp32"))]}
+    for has_gpu in (False, True):
+        notes = describe_engine_contract(report, has_gpu=has_gpu).notes
+        assert any("tf32x3" in note for note in notes) == has_gpu
+    halved = {"contract": [vars(ContractRow("fc", "linear", "bf16", "bf16"))]}
+    assert not any("tf32x3" in note for note in describe_engine_contract(halved, has_gpu=True).notes)

@@ -262,7 +262,7 @@ def test_the_memory_of_two_targets_is_told_apart() -> None:
     )
     assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
     assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
-    assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[0]
+    assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[1]
 
 
 def test_an_index_error_is_in_the_words_of_its_road(files: Path, fresh: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ourcc.compiler.environment import Environment, environment, parse_threads
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.requests import AxisSize, Measuring, Requirement, parse_duration, parse_measuring, parse_requirement, parse_shape
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.dims import symbol
 from ourcc.ir.errors import UsageError
 
@@ -122,7 +123,7 @@ def test_both_spellings_and_none_are_read() -> None:
         ({"quantise": "int8"}, "unknown option: got 'quantise'"),
         ({"quantize": "int7"}, "unknown quantize format: got 'int7'"),
         ({"precision": "bf61"}, "did you mean 'bf16'?"),
-        ({"precision": "f32"}, "did you mean 'fp32'?"),
+        ({"precision": "float32"}, "did you mean 'fp32'?"),
         ({"precision": "bfloat16"}, "did you mean 'bf16'?"),
         ({"quantize": "Q4_K_M"}, "weights of a .gguf file stay as they are in it; of other models, int4-a8 comes nearest"),
         ({"quantize": "iq1_s"}, "int2-a8 comes nearest"),
@@ -135,6 +136,19 @@ def test_both_spellings_and_none_are_read() -> None:
         ({"precision": "int8"}, "that is a number format: --quantize int8"),
         ({"target": "avx2"}, "did you mean 'x86-64-v3'?"),
         ({"target": "x86-64-v2"}, "did you mean 'x86-64'?"),
+        ({"target": "a100"}, "GPUs before Hopper are not supported (Ampere, Ada and older); architectures are named in ir/target.py"),
+        ({"target": "sm_86"}, "GPUs before Hopper are not supported"),
+        ({"target": "RTX 4090"}, "GPUs before Hopper are not supported"),
+        ({"target": "NVIDIA L40S"}, "GPUs before Hopper are not supported"),
+        ({"target": "rtx5090"}, "did you mean 'sm_120a'?"),
+        ({"target": "h800"}, "did you mean 'sm_90a'?"),
+        ({"target": "h100,b200"}, "repeat --target for several\n  help: each by itself: --target h100 --target b200"),
+        ({"quantize": "w4a16"}, "did you mean 'int4-weight'?"),
+        ({"quantize": "W8A8"}, "did you mean 'int8'?"),
+        ({"quantize": "w4a8"}, "did you mean 'int4-a8'?"),
+        ({"quantize": "w3a16"}, "did you mean 'int3-weight'?"),
+        ({"quantize": "w4a4"}, "did you mean 'nvfp4'?"),
+        ({"quantize": "w7a16"}, "unknown quantize format: got 'w7a16'"),
         ({"sparsity": "1:4"}, "unknown sparsity: got '1:4', expected one of 2:4"),
         ({"target": "sm_90"}, "did you mean 'sm_90a'?"),
         ({"freeze": 1}, "got 1 for a flag, expected True or False"),
@@ -149,6 +163,19 @@ def test_wrong_options_are_refused(values: dict[str, object], message: str) -> N
     with pytest.raises(UsageError) as caught:
         build_options(values)
     assert message in str(caught.value)
+
+
+def test_precisions_are_named_as_dtypes_too() -> None:
+    assert [build_options({"precision": name}).precision for name in ("f32", "f16", "bf16")] == ["fp32", "fp16", "bf16"]
+
+
+def test_no_target_is_taken_for_an_older_gpu() -> None:
+    for name in (*TARGETS, "l4a", "gb200", "h20", "b100", "zen4", "v4"):
+        try:
+            hint = build_options({"target": name}) and None
+        except UsageError as error:
+            hint = error.hint
+        assert "Ampere" not in (hint or "")
 
 
 def test_the_environment_is_read_in_one_place() -> None:

@@ -1,6 +1,8 @@
-"""At what rate the operations of a kernel can go at best: by the format in which its schedule multiplies, else by plain arithmetic."""
+"""At what rate the operations of a kernel can go at best, and by which instruction: by the format in which its schedule multiplies."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
@@ -9,18 +11,44 @@ from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
 from .blocked import block_product
 from .grouped import grouped_product
-from .matrix import Operands, operands_of, products_on
+from .matrix import Operands, operands_of, products_on, why_not_instruction
 from .scaled import block_scaled, operands_of_blocks
 
 
+@dataclass(frozen=True)
+class Rate:
+    """Operations per second at most, a multiply-add being two; in what they multiply, and the instruction, if one of matrices does it."""
+
+    per_second: float
+    products_in: str
+    instruction: str | None = None
+
+
 def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
-    """Operations per second at most, a multiply-add being two; three products of tf32 make one of float32."""
+    """Operations per second at most; three products of tf32 make one of float32."""
+    return rate_of(problem, schedule, target).per_second
+
+
+def rate_of(problem: Problem, schedule: Schedule, target: GpuTarget) -> Rate:
+    """The rate of a problem's operations as a schedule does them: of matrix instructions, or of plain arithmetic."""
     operands = [each for each in multiplied(problem, schedule, target) or () if isinstance(each, Operands)]
     if not operands:
         dtypes = [part.dtype.name for statement in problem.region.body for part in walk(statement.value) if isinstance(part, Load)]
-        return target.rates["f64" if "f64" in dtypes else "f32"]
+        plain = "f64" if "f64" in dtypes else "f32"
+        return Rate(target.rates[plain], plain)
     # Each product has an equal share of the operations.
-    return len(operands) / sum(products_on(each, target) / target.rates[each.rate] for each in operands)
+    per_second = len(operands) / sum(products_on(each, target) / target.rates[each.rate] for each in operands)
+    names = dict.fromkeys(_name(each, target) for each in operands)
+    is_narrower = any(why_not_instruction(each, schedule, target) is not None for each in operands)
+    instruction = "mma.sync" if is_narrower else target.matrix_instruction
+    return Rate(per_second, ", ".join(names), f"{instruction} with scales of blocks" if schedule.strategy == "scaled" else instruction)
+
+
+def _name(operands: Operands, target: GpuTarget) -> str:
+    """In what factors are multiplied: their own dtype, or how many products of a narrower one make one of theirs."""
+    if operands.precision == "exact":
+        return operands.dtype.name
+    return f"{operands.rate}x{count}" if (count := products_on(operands, target)) > 1 else operands.rate
 
 
 def multiplied(problem: Problem, schedule: Schedule, target: GpuTarget) -> tuple[Operands | str, ...] | None:

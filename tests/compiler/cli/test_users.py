@@ -69,8 +69,10 @@ def test_kernels_and_host_steps_are_rows(subject: str, capsys: pytest.CaptureFix
     tables = json.loads(said(capsys, "inspect", subject, "--kernels", "--json", *sizes))
     (rows,) = (rows for name, rows in tables.items() if name.startswith("kernels of x86-64"))
     assert [(row["kernel"], row["kind"]) for row in rows] == [("kernel_0", "kernel"), ("top_k", "host")]
-    assert sum(row["share"] for row in rows) == pytest.approx(1, abs=0.01) and all(row["share"] > 0 for row in rows)
-    shown = said(capsys, "inspect", subject, "--kernels", "-q")
+    assert [(row["share"], row["predicted_us"] is None) for row in rows] == [(1, False), (None, True)]  # of the host nothing is predicted
+    shown = said(capsys, "inspect", subject, "--kernels", "-q", *sizes)
+    assert f"one call: {rows[0]['predicted_us']:.5g} us predicted; sizes are those of the workload: B=64" in shown
+    assert all(f" {name} " in shown.splitlines()[4] for name in ("kernel", "calls", "predicted us", "share", "bound"))
     assert max(map(len, shown.splitlines())) <= 80 and "top_k" in shown and "--wide shows everything" in " ".join(shown.split())
     wide = said(capsys, "inspect", subject, "--kernels", "-q", "--wide")
     assert "instructions" in wide and "…" not in wide

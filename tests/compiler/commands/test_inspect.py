@@ -14,7 +14,7 @@ from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.explain import explain
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.options import InspectOptions, build_options
-from ourcc.ir.errors import EngineError
+from ourcc.ir.errors import EngineError, UsageError
 from ourcc.ir.plan.text import print_plan
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.runtime.captured import TOLD
@@ -38,9 +38,29 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_summary_needs_no_device(engine: Path) -> None:
     report = inspect(InspectOptions(engine))
-    assert report.facts["targets"] == "sm_90a"
+    assert report.facts["targets"] == report.facts["parts"] == "sm_90a (h200)" and report.to_data()["boards"] == {"sm_90a": "h200"}
     with pytest.raises(EngineError, match="engine holds no target cpu"):
         inspect(InspectOptions(engine, target="cpu"))
+
+
+def test_the_board_is_told_and_no_other_is_taken_for_it(engine: Path) -> None:
+    """An architecture has the figures of its largest board, which is as good a name of it; times of another are not there."""
+    for target in (None, "sm_90a", "h200"):
+        report = inspect(InspectOptions(engine, kernels=True, target=target))
+        assert report.facts["part"] == "sm_90a (h200)" and report.to_data()["boards"] == {"sm_90a": "h200"}
+    for options in (InspectOptions(engine, target="h100"), InspectOptions(engine, kernels=True, target="h100")):
+        with pytest.raises(UsageError, match="--target h100: the engine's sm_90a was made for h200"):
+            inspect(options)
+    with pytest.raises(EngineError, match="engine holds no target sm_100a, expected one of sm_90a \\(h200\\)"):
+        inspect(InspectOptions(engine, target="b200"))
+
+
+@pytest.mark.parametrize("board", ["h100", "h200"])
+def test_the_board_that_was_asked_for_is_told(board: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.ourcc"
+    build(layers(1), build_options({"targets": ["native", board]})).save(path)
+    assert f"sm_90a ({board})" in str(inspect(InspectOptions(path)).facts["parts"]).split(", ")
+    assert inspect(InspectOptions(path, memory=True)).facts["other_parts"] == f"sm_90a ({board})"
 
 
 @pytest.mark.parametrize(("stage", "shown"), [("tiles", "program @"), ("regions", "region"), ("c", "kernel")])

@@ -176,17 +176,20 @@ def test_figures_follow_from_those_that_are_shown(tmp_path: Path, capsys: pytest
     assert memory["other weights"] == 2 * (head + 161 * 8192)
     assert memory["keys and values"] == 32 * 8192 * (80 * 2 * 8 * 128 * 2)
     assert memory["all"] == sum(size for name, size in memory.items() if name != "all")
-    assert (told["devices"], told["products_in"]) == (math.ceil(memory["all"] / 141e9), "bf16")
+    assert told["fits"] == {"one_device": False, "devices_that_hold_it": math.ceil(memory["all"] / 141e9)}
+    # Weights that are only stored so are multiplied in the model's own precision, which is f32 for weights with scales.
+    assert (told["products_in"], told["instruction"]) == ("tf32x3", "wgmma")
     rates = GPU_TARGETS["sm_90a"]
-    assert (told["bytes_per_second"], told["operations_per_second"]) == (rates.memory_rate, rates.rates["bf16"])
+    assert told["bytes_per_second"] == rates.memory_rate
+    assert told["operations_per_second"] == pytest.approx(rates.rates["tf32"] / 3)
     decode, prompt = told["roofline"]
     assert decode["operations"] == 32 * (2 * (products + head) + 4 * 80 * 64 * 128 * 8192)
     assert prompt["operations"] == 2 * (products * 1000 + head) + 4 * 80 * 64 * 128 * 1000 * 1001 // 2
     assert decode["cache_bytes"] == 32 * 8193 * 80 * 2 * 8 * 128 * 2 and prompt["cache_bytes"] == 1000 * 80 * 2 * 8 * 128 * 2
     assert decode["weight_bytes"] == memory["weights in fp8-weight"] + 2 * 161 * 8192 + 32 * 2 * 8192
     for row, tokens in ((decode, 32), (prompt, 1000)):
-        computing = row["operations"] / (told["devices"] * told["operations_per_second"])
-        moving = (row["weight_bytes"] + row["cache_bytes"]) / (told["devices"] * told["bytes_per_second"])
+        computing = row["operations"] / told["operations_per_second"]
+        moving = (row["weight_bytes"] + row["cache_bytes"]) / told["bytes_per_second"]
         assert row["ms"] == pytest.approx(1e3 * max(computing, moving)) and row["bound"] == (
             "operations" if computing > moving else "bytes"
         )
@@ -199,11 +202,20 @@ def test_a_cpu_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     small = DeviceFigures("a small one", 10**6, 1e9, {"f32": 1e9}, "a test")
     monkeypatch.setattr(type(TARGETS["cpu"]), "device", lambda self: small)
     folder = folder_of({**SMOLLM2, "num_hidden_layers": 1, "vocab_size": 500}, tmp_path / "m")
-    facts = plan(folder, format="int8").facts
-    assert facts["products_in"] == "f32" and facts["target"] == "cpu: a small one" and int(facts["devices"]) > 1  # type: ignore[arg-type]
+    report = plan(folder, format="int8")
+    facts, fits = report.facts, report.numbers["fits"]
+    assert facts["products_in"] == "f32" and facts["target"] == "cpu: a small one" and not fits["one_device"]
+    assert str(facts["fits"]) == f"no: an engine runs on one device; {fits['devices_that_hold_it']} would hold the bytes"
     assert run(["plan", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "second order of a table" in shown and "tokens per second" in shown and max(map(len, shown.splitlines())) < 200
+
+
+MULTIPLIED = {
+    **{name: "i8" for name, each in QUANTIZATIONS.items() if name == "int8" or (name.endswith("a8") and name not in ("a8", "nvfp4-a8"))},
+    **{"a8": "bf16", "fp8": "f8e4m3", "fp8-block": "f8e4m3", "mxfp8": "bf16", "mxfp4": "bf16"},
+}
+"""In what Hopper multiplies a layer of Llama's; all others hold numbers that only float32 does."""
 
 
 def test_the_names_of_formats_are_those_of_a_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,14 +223,15 @@ def test_the_names_of_formats_are_those_of_a_build(tmp_path: Path, capsys: pytes
     shown = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names go on behind their hyphens
     for each in QUANTIZATIONS.values():
         assert each.name in shown and (each.format is None or f"{format_of(each.format).bits:.3g} bits a number" in shown)
-    folder = folder_of({**SMOLLM2, "num_hidden_layers": 1}, tmp_path / "m")
+    folder = folder_of({**LLAMA, "num_hidden_layers": 1}, tmp_path / "m")
     coded = write_gguf(model_of("llama"), tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q4_0)
-    for name, each in QUANTIZATIONS.items():
+    for name in QUANTIZATIONS:
         facts = plan(folder, format=name, target="sm_90a").facts
-        assert facts["products_in"] == ("i8" if each.is_integer and each.format is not None else "bf16")
-    for name, multiplied in (("a8", "i8"), (None, "bf16")):
-        assert plan(coded, format=name, target="sm_90a").facts["products_in"] == multiplied
-    assert plan(folder, format="f32", target="sm_90a").facts["products_in"] == "f32"
+        assert facts["format"] == name and facts["products_in"] == MULTIPLIED.get(name, "tf32x3")
+    for format, multiplied in (("a8", "i8"), (None, "tf32x3")):
+        assert plan(coded, format=format, target="sm_90a").facts["products_in"] == multiplied
+    for format, multiplied in (("f32", "tf32x3"), ("fp32", "tf32x3"), ("fp16", "f16"), ("bf16", "bf16"), (None, "bf16")):
+        assert plan(folder, format=format, target="sm_90a").facts["products_in"] == multiplied
     for word, name in (("fp8", "fp8"), ("int4", "int4-weight"), ("mxfp6", "mxfp6-weight"), ("int8", "int8")):
         assert plan(folder, format=word, target="sm_90a").facts["format"] == name
 
@@ -232,7 +245,7 @@ def test_what_cannot_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([tmp_path / "m.ourcc"], 2, "expected a folder with config.json, or a .gguf file"),
         ([tmp_path / "empty"], 1, "holds no config.json"),
         ([folder, "--format", "fp9"], 2, "fp9"),
-        ([folder, "--format", "fp16"], 2, "did you mean 'f16'?"),
+        ([folder, "--format", "float16"], 2, "did you mean 'f16'?"),
         ([folder, "--cache", "int7"], 2, "int7"),
         ([folder, "--batch", "0"], 2, "batch: got 0, expected a whole number of sequences from 1 to 4096"),
         ([folder, "--batch", "9" * 20], 2, "expected a whole number of sequences from 1 to 4096"),

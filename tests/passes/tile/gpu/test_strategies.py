@@ -15,6 +15,7 @@ from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import bf16
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.attention import GpuAttention
+from ourcc.passes.tile.gpu.shape import LAUNCH_SECONDS
 from ourcc.passes.tile.gpu.split_attention import SplitAttention
 from ourcc.passes.tile.schedule import Match, matches
 
@@ -92,6 +93,7 @@ def test_every_strategy_that_applies_is_right(name: str, cases: dict[str, Any], 
         for schedule in dict.fromkeys((best, schedules[-1])):
             program = match.strategy.tile(match, schedule, SM_90A)
             verify(program, problem.symbols)
+            assert match.strategy.cost(match, schedule, SM_90A) > LAUNCH_SECONDS * len(program.launches)
             with np.errstate(all="ignore"):
                 got = run(program, judged.given, SIZES, problem.symbols)
             verdict = judged.verdict(got)
