@@ -89,7 +89,7 @@ def kernel_rows(
                 "megabytes": round(moved / 1e6, 3),
                 "predicted_us": round(seconds * 1e6, 2) if is_told else None,
                 "time_in": None if is_told else leader,
-                "bound": _bound(cost, rates, seconds, starting) if is_told else None,
+                "bound": bound_of(cost, rates, seconds, starting) if is_told else None,
                 "roofline": round(floor / max(seconds, 1e-12), 3) if is_told else None,
             }
         )
@@ -128,11 +128,13 @@ def _moved(launch: TileLaunch, unit: Scheduled, at: Mapping[str, int]) -> float:
     return sum(min(sizes[param.name], reached.get(param.name, sizes[param.name])) * param.dtype.bits / 8 for param in launch.params)
 
 
-def _bound(cost: Cost, rates: tuple[float, float], seconds: float, starting: float) -> str:
-    """What a prediction is mostly made of: starting launches, else the longer of arithmetic and moving."""
-    if starting > seconds / 2:
-        return "launch"
-    return "math" if cost.operations / rates[0] > cost.bytes / rates[1] else "memory"
+def bound_of(cost: Cost, rates: tuple[float, float], seconds: float, starting: float) -> str | None:
+    """What bounds a kernel by its prediction: starting its launches, arithmetic, or memory; None where all of them explain less than half
+    of it, as where steps wait for each other.
+    """
+    math, memory = cost.operations / rates[0], cost.bytes / rates[1]
+    parts = {"launch": starting, "math" if math > memory else "memory": max(math, memory)}
+    return max(parts, key=lambda part: parts[part]) if sum(parts.values()) >= seconds / 2 else None
 
 
 def _cost(unit: Scheduled, region: Region, at: Mapping[str, int]) -> Cost:
@@ -210,7 +212,7 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
     notes = [
         f"{each}: {total:.5g} us predicted{at}",
         "times, shares and roofline are predicted, not measured: ourcc bench measures",
-        "bound: what most of a prediction is: launches that start, math, or memory",
+        "bound: what most of a prediction is, starting launches, math or memory; - where these explain less than half of it",
     ]
     if any((row.get("roofline") or 0) > 1 for row in rows if row.get("kind", "kernel") == "kernel"):
         notes.append("a roofline above 1: faster than memory brings the bytes, which a cache is reckoned to hold, or work is skipped")

@@ -10,8 +10,9 @@ from torch import nn
 
 import ourcc
 from ourcc.compiler.backends import cuda
-from ourcc.compiler.report.kernels import kernel_table
+from ourcc.compiler.report.kernels import bound_of, kernel_table
 from ourcc.ir.dims import NO_FACTS
+from ourcc.ir.region.cost import Cost
 from ourcc.ir.workload import default_workload
 from ourcc.passes.tile.gpu.shape import LAUNCH_SECONDS
 
@@ -116,6 +117,13 @@ def test_a_launch_that_changes_a_state_takes_no_less_than_a_launch(rows: int) ->
 def test_what_bounds_a_kernel(size: int, dtype: torch.dtype, bound: str) -> None:
     found = row(Sum() if bound == "memory" else Product(), "h100", (size, size), dtype)
     assert found["bound"] == bound and found["time_in"] is None
+
+
+def test_what_neither_starting_nor_rates_explain_is_bound_by_nothing_that_is_known() -> None:
+    """Few tiles with long sums wait for their steps: memory and the instruction could do it in a fraction of the prediction."""
+    small, rates = Cost(1e6, 1e6), (1e12, 1e12)
+    assert bound_of(small, rates, 1e-5, 3e-6) is None and bound_of(small, rates, 1e-5, 4.5e-6) == "launch"
+    assert bound_of(Cost(4e6, 5e6), rates, 1e-5, 0.0) == "memory" and bound_of(Cost(5e6, 4e6), rates, 1e-5, 0.0) == "math"
 
 
 def test_of_steps_of_the_host_no_time_is_told() -> None:
