@@ -208,16 +208,16 @@ def widened_again(contract: Contract, names: Sequence[str], options: BuildOption
     levels = [level for level in CPU_LEVELS if level.name in names]
     if dtype is None or not levels or len(levels) < len(names):
         return
-    if not any(level.dot(dtype, dtype, "f32") or level.matrix(dtype, dtype, "f32") for level in levels):
+    if all(row.op in _WEIGHTED and row.stored != options.precision for row in met):
+        yield (
+            f"{options.precision} saves memory here and may take more time than float32: weights that are stored in codes or 2:4 sparse"
+            " become float32 on a CPU, and what they multiply is widened to it"
+        )
+    elif not any(level.dot(dtype, dtype, "f32") or level.matrix(dtype, dtype, "f32") for level in levels):
         lacking = f"{levels[0].name} has" if len(levels) == 1 else f"{', '.join(level.name for level in levels)} have"
         yield (
             f"{options.precision} saves memory here and may take more time than float32: {lacking} no instruction that multiplies it,"
             " so that numbers are widened each time they are"
-        )
-    elif all(row.op in _WEIGHTED and row.stored != options.precision for row in met):
-        yield (
-            f"{options.precision} saves memory here and may take more time than float32: weights that are stored in codes or 2:4 sparse"
-            " become float32 on a CPU, and what they multiply is widened to it"
         )
 
 

@@ -142,11 +142,20 @@ def test_moves_are_asked_for_in_the_precision_of_what_they_move() -> None:
     assert [row for row in rows if is_notable(row)] == []
 
 
-def test_weights_with_scales_stay_as_they_are() -> None:
+def test_weights_with_scales_are_read_in_16_bits() -> None:
     module = drawn(3)
     contents = compile_module(module, build_options({"target": "native", "precision": "bf16", "quantize": "int8-weight"}))
-    reasons = [why_not(op) for op in parse_module(contents.graph).main if op.name == "matmul"]
-    assert "its weight is stored with scales" in reasons
+    ops = list(parse_module(contents.graph).main)
+    assert {why_not(op) for op in ops if op.name == "matmul"} == {"its factors are bf16, not f32"}
+    read = [op for op in ops if op.name == "dequantize"]
+    assert read and {op.attrs["dtype"] for op in read} == {bf16}
+
+
+def test_what_a_call_makes_codes_of_is_multiplied_as_it_is() -> None:
+    module = drawn(3)
+    PassManager(parse_pipeline("quantize_int8_weight, quantize_activations")).run(module)
+    reasons = [why_not(op) for op in module.main if op.name == "matmul"]
+    assert "it multiplies codes that each call makes, as they are" in reasons
 
 
 def test_refusals_have_sentences() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ourcc.ir.expression import Apply, Constant
 from ourcc.ir.ops.rounding import FLOATS
 from ourcc.ir.region import Load, Scalar
-from ourcc.ir.types import DTYPES, DType, bf16, f8e4m3, f8e5m2, f8e8m0, f16, f32, i8, i32
+from ourcc.ir.types import DTYPES, DType, bf16, boolean, f8e4m3, f8e5m2, f8e8m0, f16, f32, f64, i8, i32
 from ourcc.passes.regions.digits import Digits, digits_of, held_by
 
 NARROW = (i8, f8e4m3, f8e5m2)
@@ -126,3 +126,14 @@ def test_what_is_cut_is_all_that_a_float_holds_of_it() -> None:
     assert Digits(25, 0, 2.0**25).cut(held) == held == Digits(1, -150, 1.0).cut(held)
     small = held_by(f8e4m3)
     assert small is not None and Digits(1, -3, 1024.0).cut(small) == Digits(1, -3, 256.0) and Digits(4, 0, 1000.0).cut(small).most == 448.0
+
+
+def test_a_choice_gives_what_one_of_both_gives() -> None:
+    is_here: Scalar = Apply("eq", (Load("p", (), i32), Constant(1, i32)), boolean)
+    nothing = Constant(0.0, f32)
+    chosen = digits_of(Apply("where", (is_here, wide(f8e4m3), Apply("where", (is_here, wide(i8), nothing), f32)), f32))
+    assert chosen is not None
+    assert all(own(number).is_within(chosen) for dtype in (f8e4m3, i8) for number in numbers(dtype))
+    assert digits_of(Apply("where", (is_here, wide(f8e4m3), nothing), f32)) == digits_of(wide(f8e4m3))
+    unknown: Scalar = Load("x", (), f64)
+    assert digits_of(Apply("where", (is_here, Apply("cast", (unknown,), f32), nothing), f32)) == held_by(f32)
