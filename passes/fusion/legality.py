@@ -24,6 +24,9 @@ SHORT_FOLD = 32
 """Along so few elements a fold needs no loop of its own: it is a part of one over rows that it divides."""
 HELD_ROW = 16_384
 """A row of so many elements is held while it is folded by parts and then whole."""
+HELD_FOLDS = 4_096
+"""So many elements are folded, and their sums folded again, by the threads that hold them: 64 ranks of 64 elements. Of 128 two kernels take
+less where there are many rows (estimated)."""
 
 KINDS = {"contract": "a product", "reduce": "a reduction", "scan": "a scan", "scatter": "a scatter", "opaque": "a step of the host"}
 """What groups are called where they cannot take a value in."""
@@ -351,8 +354,30 @@ def _shares_rows(q: Question, root: Op) -> bool:
     rows, present = q.facts.rows, q.choices.group_rows.get(root)
     if rows is None or present is None:
         return present is None
+    elements = _folded_again(q) if q.choices.narrow else None
+    # However many there are, its rows are others than those that fold them; a GPU's threads hold short ones together.
+    shares = dims.equal(rows, present) if elements is None else dims.at_most(elements, HELD_FOLDS, q.choices.module.facts)
     # Rows that are held lie in registers of many threads; processors that walk along them lose more than a buffer costs.
-    return dims.equal(rows, present) is True or (q.choices.narrow and _folds_parts(q, present))
+    return shares is True or (q.choices.narrow and _folds_parts(q, present))
+
+
+def _folded_again(q: Question) -> Dim | None:
+    """How many elements are folded for one result of a reader that folds a reduction's sums again; None where none does."""
+    own = q.facts.region
+    fold = next((s for s in own.body if isinstance(s, Reduce)), None) if own is not None else None
+    along = plain_axes(own) if own is not None else None
+    if own is None or fold is None or along is None:
+        return None
+    dimensions = [along[axis] for axis in fold.axes if axis in along]
+    for user in q.users:
+        region = q.choices.facts[user].region
+        if region is None:
+            continue
+        read = {name for load in loads_of(region, user, q.value) for d in dimensions for name in dims.symbols(load.subscripts[d])}
+        for again in (s for s in region.body if isinstance(s, Reduce)):
+            if read & set(again.over):
+                return dims.product([*(own.axis(n).extent for n in fold.over), *(region.axis(n).extent for n in again.over)])
+    return None
 
 
 def _folds_parts(q: Question, rows: Dim) -> bool:

@@ -215,6 +215,28 @@ def test_scales_of_codes_that_are_multiplied_as_they_are_go_with_them() -> None:
     assert value in decided(Choices(found, found.main, {}, {"N": 128}, narrow=True)).inlined
 
 
+@pytest.mark.parametrize(("length", "count", "narrow", "is_inlined"), [(64, 8, True, True), (64, 64, True, True), (64, 8, False, False)])
+def test_short_sums_that_are_folded_again_are_held_on_gpus(length: int, count: int, narrow: bool, is_inlined: bool) -> None:
+    _expect_folded_again(length, count, narrow, is_inlined)
+
+
+@pytest.mark.parametrize(("length", "count"), [(65, 8), (256, 256)])
+def test_as_many_rows_are_other_rows_where_they_are_folded_again(length: int, count: int) -> None:
+    _expect_folded_again(length, count, True, False)
+
+
+def _expect_folded_again(length: int, count: int, narrow: bool, is_inlined: bool) -> None:
+    body = f"""%a = slice(%z) {{starts = [0, 0], sizes = [N, 1], steps = [1, 1]}} : f32[N, 1]
+        %b = broadcast_to(%a) {{shape = [N, {length}]}} : f32[N, {length}]
+        %e = exp(%b) : f32[N, {length}]
+        %v = rank_along_axis(%e) {{axis = 1}} : i32[N, {length}]
+        %y = place_of_rank(%v) {{axis = 1, count = {count}}} : i64[N, {count}]"""
+    found = module("%y", f"i64[N, {count}]", body)
+    value, made = named(found, "v"), decided(Choices(found, found.main, {}, {"N": 128}, narrow))
+    assert (value in made.inlined) == is_inlined
+    assert is_inlined or made.why[value] == CASES["other_rows"][3]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_that_a_rule_keeps_in_memory_has_its_sentence(name: str) -> None:
     results, types, body, why = CASES[name]
