@@ -100,7 +100,7 @@ class Put(nn.Module):
         return self.held[:8] + 1
 
 
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", [1, 4])
 def test_a_launch_that_changes_a_state_takes_no_less_than_a_launch(rows: int) -> None:
     """What is left of a copy that nobody makes moves few bytes; it is started like all others."""
     exported = torch.export.export(Put(), (torch.zeros(rows, 256), torch.arange(rows)))
@@ -131,7 +131,7 @@ def test_of_steps_of_the_host_no_time_is_told() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.sort(x)[0] + 1
 
-    exported = torch.export.export(Sorted(), (torch.ones(8, 8),))
+    exported = torch.export.export(Sorted(), (torch.ones(2, 2000),))
     for target in ("h100", "native"):
         (found,) = ourcc.build(exported, targets=[target], tune="off").contents.report["kernels"].values()
         (host,) = (row for row in found if row["kind"] == "host")
