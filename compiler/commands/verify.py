@@ -93,8 +93,8 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     progress.stage("verify", len(sets))
     rows, shapes, violations, wide = [], [], [], 0
     for number, arrays in enumerate(sets):
-        for precision, (output, verdict, change) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
-            rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict), change))
+        for precision, (output, verdict, change, moved) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
+            rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict), change, moved))
             shapes.append([list(array.shape) for array in arrays])
             is_judged = verdict.passed and verdict.largest > 0 and options.tolerance is None
             wide += is_judged and verdict.allowed > WIDE * verdict.largest
@@ -102,7 +102,7 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
                 violations.append(f"set {number}: {output}: {verdict.reason}")
         progress.advance()
     what = "the model" if sparsity is None else f"the model pruned {sparsity}"
-    columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed", "pruning")
+    columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed", "pruning", "moved")
     table = Table(
         "outputs",
         columns,
@@ -146,6 +146,8 @@ def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> 
         + (", pruning" if sparsity is not None else "")
         + ": absolute, in the numbers of the outputs; --tolerance is relative"
     )
+    if compared.changes_answers:
+        yield "moved: how far answers lie from the model's in float64, as a share of these (root mean square): what the engine's formats cost"
     if options.tolerance is not None:
         yield "error: from the model in float64; allowed: the tolerance times its largest value"
         return
@@ -227,8 +229,14 @@ class Compared:
         """The model with what was asked of the engine's done to it, where that is known."""
         self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}, "whole": {}, "alike": {}}
 
-    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict, float | None]]:
-        """The verdict on each output for one set of inputs, and how far pruning took it from the whole model's.
+    @property
+    def changes_answers(self) -> bool:
+        """Whether the engine was made to answer otherwise than its model."""
+        return self.program is not None or self.pruned is not None
+
+    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict, float | None, float | None]]:
+        """The verdict on each output for one set of inputs, how far pruning took it from the whole model's, and how far it lies from
+        that as a share of it, where an engine was made to.
 
         An output that is computed with fewer digits than peers use is also held against the model computed step by step in
         its own precision: the worse of the two errors is what a correct engine may have. An engine that rounds what its model
@@ -242,9 +250,10 @@ class Compared:
         owns = [] if self.program is None or not is_guided else _guides(self.program, arrays, states["own"], self.name)
         steps = _guides(module, arrays, states["stepwise"]) if is_narrow and is_guided and self.program is None else []
         alike = None if self.alike is None else interpret(self.alike, arrays, states=self.states["alike"])
-        changes = None
+        changes, whole = None, wide
         if self.pruned is not None:
-            changes = self.pruned.changes(arrays, expected, interpret(self.whole, arrays, wide=True, states=states["whole"]))
+            whole = interpret(self.whole, arrays, wide=True, states=states["whole"])
+            changes = self.pruned.changes(arrays, expected, whole)
         verdicts = []
         for number, (port, precision) in enumerate(zip(self.function.outputs, self.precisions, strict=True)):
             ours, theirs, exact = np.asarray(answers[port.name]), expected[number], wide[number]
@@ -263,8 +272,20 @@ class Compared:
                 floor = CODED_FLOOR if len(steps) > 1 else FLOOR
                 verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=floor, digits=precision.digits)
             change, simplified = (None, verdict) if changes is None else changes[number]
-            verdicts.append((port.name, verdict if simplified.passed else simplified, None if change is None else float(f"{change:.2g}")))
+            moved = _moved(ours, whole[number]) if self.changes_answers else None
+            judged = verdict if simplified.passed else simplified
+            verdicts.append((port.name, judged, None if change is None else float(f"{change:.2g}"), moved))
         return verdicts
+
+
+def _moved(ours: Array, exact: Array) -> float | None:
+    """The root mean square of what answers are off by over that of the model's answers; None where these are no finite floats or 0."""
+    if not np.issubdtype(exact.dtype, np.floating):
+        return None
+    wide, size = exact.astype(np.float64), np.sqrt(np.mean(np.square(exact.astype(np.float64)))) if exact.size else 0.0
+    if not size or not np.isfinite(size):
+        return None
+    return float(f"{np.sqrt(np.mean(np.square(ours.astype(np.float64) - wide))) / size:.2g}")
 
 
 def _judge_lossy(ours: Array, own: Array, exact: Array, precision: Precision) -> Verdict:

@@ -64,6 +64,7 @@ def test_a_right_engine_passes_in_the_precision_that_it_computes_in(inside: int,
     report = verify(VerifyOptions(engine_of(model), model))
     assert report.violations == () and report.facts["precision"] == precision
     assert {row["precision"] for row in report.tables[0].to_data()} == {precision}
+    assert all(row["moved"] is None for row in report.tables[0].to_data())
 
 
 def test_quantized_weights_are_judged_as_integers(tmp_path: Path) -> None:
@@ -189,6 +190,9 @@ def test_every_format_is_judged_by_its_own_digits(format: str, tmp_path: Path) -
     assert all(row["passed"] is True for row in rows)
     assert all(isinstance(row["error"], float) and row["sizes"][0][-1] == 128 for row in rows)
     assert format == "a8" or {row["precision"] for row in rows} != {"f32"}
+    # What the format costs is a number of its own, whoever is judged by what; that of answers of zeros is 1.
+    costs = [row["moved"] for row in verify(VerifyOptions(engine, model, tolerance=10.0)).tables[0].to_data()]
+    assert costs == [row["moved"] for row in rows] and (format == "a8" or all(1e-5 < cost < 1 for cost in costs))  # type: ignore[operator]
     # What another model answers is no error of rounding, however near it is.
     for scale in (-0.03, 0.0303):
         other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=scale, width=128)
