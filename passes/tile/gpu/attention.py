@@ -51,6 +51,9 @@ OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
 """More of them, to be preferred, where accumulators are registers of four warps: with tensor memory these spill."""
 
 
+RESERVED = 1024
+"""Bytes of shared memory that the driver takes of each program."""
+
 STEP_SECONDS = 3e-7
 """What a step waits for its keys and values, in each stage's turn."""
 
@@ -171,9 +174,13 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     share = _share(schedule, max(64, wide // 2), operands.dtype.bits, target)
     products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * share)
     exponentials = scores * 12 / target.rates["f32"]
-    # Smaller programs wait beside each other; of single rows memory decides.
-    resident = 16 // schedule["warps"] if found.row else 2
-    latency = columns / schedule["t"] * STEP_SECONDS * -(-programs // (target.processors * resident)) / schedule["stages"]
+    # Smaller programs wait beside each other; of single rows memory decides. Where results lie in tensor memory, programs that are beside
+    # each other cover what one waits for as its buffers do (estimated).
+    resident, turns = 16 // schedule["warps"] if found.row else 2, schedule["stages"]
+    if target.tensor_memory and found.row:
+        resident = max(1, min(resident, target.shared_memory // (_shared(schedule, max(64, wide // 2), operands.dtype.bits) + RESERVED)))
+        turns = max(turns, resident)
+    latency = columns / schedule["t"] * STEP_SECONDS * -(-programs // (target.processors * resident)) / turns
     memory = memory_seconds(traffic(problem), programs, target)
     return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
 
@@ -185,11 +192,16 @@ def _share(schedule: Schedule, wide: int, bits: int, target: GpuTarget) -> float
     m, t, warps = schedule["m"], schedule["t"], schedule["warps"]
     if warps * ROWS_OF_WARP > m:
         return 0.3
-    shared = (m + 2 * schedule["stages"] * t) * wide * bits // 8
+    shared = _shared(schedule, wide, bits)
     held = m * (t + wide) + warps * 32 * 40
     if min(target.shared_memory // shared, target.registers // held) > 1 and warps * ROWS_OF_WARP == m:
         return 0.62
     return 0.57 if t <= 64 < m else 0.5
+
+
+def _shared(schedule: Schedule, wide: int, bits: int) -> int:
+    """Bytes of shared memory of a program: its rows, and steps of keys and values."""
+    return (schedule["m"] + 2 * schedule["stages"] * schedule["t"]) * wide * bits // 8
 
 
 def _extent(problem: Problem, axis: str) -> int:

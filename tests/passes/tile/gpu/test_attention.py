@@ -159,3 +159,15 @@ def test_preferred_tiles_stay_in_registers(key: tuple[int, int], target: str) ->
     for causal in (False, True):
         resources = compile_kernel(kernel_of(bf16, key[1], first, causal), machine, is_read=False).resources
         assert (resources.spill_stores, resources.spill_loads) == (0, 0)
+
+
+def test_where_results_lie_in_tensor_memory_programs_beside_each_other_count() -> None:
+    """Heads of 64: a third buffer takes the place of a fourth program. Where accumulators are registers, measured choices stay."""
+    types = [TensorType(bf16, (1, 32, 4096, 64))] * 3
+    match = matched(posed(types), Facts())
+    best = {}
+    for name in ("b200", "h100"):
+        target = gpu_target(name)
+        best[name] = min(GpuAttention().space(match, target), key=lambda schedule: GpuAttention().cost(match, schedule, target))
+    assert [best["b200"][each] for each in ("m", "t", "warps", "stages")] == [64, 64, 4, 2]
+    assert [best["h100"][each] for each in ("m", "t", "warps", "stages")] == [64, 128, 4, 2]
