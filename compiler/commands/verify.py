@@ -147,7 +147,7 @@ def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> 
         + ": absolute, in the numbers of the outputs; --tolerance is relative"
     )
     if compared.changes_answers:
-        yield "moved: how far answers lie from the model's in float64, as a share of these (root mean square): what the engine's formats cost"
+        yield "moved: how far answers lie from the model's in float64, as a share of these (root mean square): what the formats cost"
     if options.tolerance is not None:
         yield "error: from the model in float64; allowed: the tolerance times its largest value"
         return
