@@ -15,7 +15,7 @@ from ...ir.graph import ConstantData, Graph, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter, take_names
 from ...ir.ops.movement import reshape_groups
 from ...ir.ops.structure import region_of
-from ...ir.region import Load
+from ...ir.region import Load, Region
 from ...ir.types import TensorType
 from ..base import Pass, PassContext
 from ..match import operand
@@ -154,14 +154,15 @@ def _why_not_read(end: Value, module: Module, graph: Graph) -> str | None:
     for value, columns, lone in pending:
         if value in graph.outputs:
             return "the caller gets it"
-        # What several read is in memory: nothing that follows is computed by the product's kernel.
+        # What several read is in memory, unless all they make of it ends in one value: that is computed by the product's kernel.
+        ends = lone and (sum(value.uses.values()) == 1 or _ends_in_one(value, module, graph))
         lone = lone and sum(value.uses.values()) == 1
         for user in value.uses:
             moved = _moved(user, columns) if user.name in ("reshape", "transpose") else ()
             if moved:
                 pending.append((user.result, moved, lone))
                 continue
-            why = "a reshape mixes its rows and its columns" if moved is None else _why_not_reader(user, value, columns, lone, module)
+            why = "a reshape mixes its rows and its columns" if moved is None else _why_not_reader(user, value, columns, ends, module)
             if why is not None:
                 return why
     return None
@@ -185,15 +186,36 @@ def _moved(move: Op, columns: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(n for place in sorted(found) for n in found[place])
 
 
-def _why_not_reader(user: Op, value: Value, columns: tuple[int, ...], lone: bool, module: Module) -> str | None:
-    """Why an op would not read a part of a wider product as well, or None."""
-    region = region_of(user.definition, user.types, user.attrs, symbols=module.facts.ranges) if has_kernel(user) else None
+def _ends_in_one(value: Value, module: Module, graph: Graph) -> bool:
+    """Whether ops that make one element of each element of a value are all that read it, and all that these make but for one result."""
+    made, pending, ends = {value}, [value], 0
+    for each in pending:
+        users = [user for user in each.uses if _is_pointwise(user, each, module)]
+        ends += len(users) < len(each.uses) or not users or each in graph.outputs
+        fresh = dict.fromkeys(user.results[0] for user in users if user.results[0] not in made)
+        made.update(fresh)
+        pending += fresh
+    return ends == 1 and len(pending) > 1 and all(_is_pointwise(user, value, module) for user in value.uses)
+
+
+def _is_pointwise(user: Op, value: Value, module: Module) -> bool:
+    equal = len(user.results) == 1 and dims.equal(user.results[0].type.elements, value.type.elements) is True
+    return equal and classify(_region(user, module)) == "map"
+
+
+def _region(op: Op, module: Module) -> Region | None:
+    return region_of(op.definition, op.types, op.attrs, symbols=module.facts.ranges) if has_kernel(op) else None
+
+
+def _why_not_reader(user: Op, value: Value, columns: tuple[int, ...], ends: bool, module: Module) -> str | None:
+    """Why an op would not read a part of a wider product as well, or None; `ends`: what it makes is made by the product's kernel."""
+    region = _region(user, module)
     kind = classify(region)
     if region is None or kind == "scatter" or not all(_is_plain(load, kind) for load in loads_of(region, user, value)):
         return f"{user.name} does not read it where it lies"
     if kind == "contract" and columns[-1] != value.type.rank - 1:
         return f"{user.name} reads it in another order"
-    if kind == "map" and lone and dims.equal(user.results[0].type.elements, value.type.elements) is True:
+    if kind == "map" and ends and dims.equal(user.results[0].type.elements, value.type.elements) is True:
         return f"{user.name} is the end of its kernel"
     return None
 

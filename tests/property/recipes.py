@@ -412,7 +412,8 @@ def _sampled(definition: OpDef) -> Recipe:
 
 COVERED = frozenset(RECIPES) | {"rms_norm", "max_pool_index", "avg_pool"}
 REFUSED = frozenset({"aten_call", "string_concat", "string_equal", "item", "nonzero", "unique", "non_max_suppression"}) | {
-    *("check_index", "check_place", "check_divisor", "refuse_index", "refuse_place", "branch", "loop")
+    *("rank_along_axis", "place_of_rank"),  # what top_k and sort become on GPUs
+    *("check_index", "check_place", "check_divisor", "refuse_index", "refuse_place", "branch", "loop"),
 }
 """Not drawn: calls into torch, strings, results whose size, or symbols whose value, only a run tells, what refuses most
 operands, and what runs functions."""

@@ -177,11 +177,11 @@ def test_figures_follow_from_those_that_are_shown(tmp_path: Path, capsys: pytest
     assert memory["keys and values"] == 32 * 8192 * (80 * 2 * 8 * 128 * 2)
     assert memory["all"] == sum(size for name, size in memory.items() if name != "all")
     assert told["fits"] == {"one_device": False, "devices_that_hold_it": math.ceil(memory["all"] / 141e9)}
-    # Weights that are only stored so are multiplied in the model's own precision, which is f32 for weights with scales.
-    assert (told["products_in"], told["instruction"]) == ("tf32x3", "wgmma")
+    # Weights that are only stored so are multiplied in the model's own precision.
+    assert (told["products_in"], told["instruction"]) == ("bf16", "wgmma")
     rates = GPU_TARGETS["sm_90a"]
     assert told["bytes_per_second"] == rates.memory_rate
-    assert told["operations_per_second"] == pytest.approx(rates.rates["tf32"] / 3)
+    assert told["operations_per_second"] == pytest.approx(rates.rates["bf16"])
     decode, prompt = told["roofline"]
     assert decode["operations"] == 32 * (2 * (products + head) + 4 * 80 * 64 * 128 * 8192)
     assert prompt["operations"] == 2 * (products * 1000 + head) + 4 * 80 * 64 * 128 * 1000 * 1001 // 2
@@ -213,9 +213,9 @@ def test_a_cpu_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 MULTIPLIED = {
     **{name: "i8" for name, each in QUANTIZATIONS.items() if name == "int8" or (name.endswith("a8") and name not in ("a8", "nvfp4-a8"))},
-    **{"a8": "bf16", "fp8": "f8e4m3", "fp8-block": "f8e4m3", "mxfp8": "bf16", "mxfp4": "bf16"},
+    **{"a8": "bf16", "fp8": "f8e4m3", "fp8-block": "f8e4m3", "mxfp8": "bf16", "mxfp4": "bf16", "nvfp4": "tf32x3", "nvfp4-a8": "tf32x3"},
 }
-"""In what Hopper multiplies a layer of Llama's; all others hold numbers that only float32 does."""
+"""In what Hopper multiplies a layer of Llama's in bf16; all others are decoded to that."""
 
 
 def test_the_names_of_formats_are_those_of_a_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_the_names_of_formats_are_those_of_a_build(tmp_path: Path, capsys: pytes
     coded = write_gguf(model_of("llama"), tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q4_0)
     for name in QUANTIZATIONS:
         facts = plan(folder, format=name, target="sm_90a").facts
-        assert facts["format"] == name and facts["products_in"] == MULTIPLIED.get(name, "tf32x3")
+        assert facts["format"] == name and facts["products_in"] == MULTIPLIED.get(name, "bf16")
     for format, multiplied in (("a8", "i8"), (None, "tf32x3")):
         assert plan(coded, format=format, target="sm_90a").facts["products_in"] == multiplied
     for format, multiplied in (("f32", "tf32x3"), ("fp32", "tf32x3"), ("fp16", "f16"), ("bf16", "bf16"), (None, "bf16")):
