@@ -171,22 +171,22 @@ def unmet(contract: Contract, options: BuildOptions, *, is_whole: bool = True) -
     for name, words, parts in asked:
         rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
         found = [implied(row.realised.split(", "), has_weight=True) for row in rows]
-        if not rows:
-            yield from [f"{name} changes nothing: no product of the model has a constant weight"] * is_whole
+        if not rows and is_whole:
+            yield f"{name} changes nothing: no product of the model has a constant weight"
         elif not all(set(words) <= realised for realised in found):
             why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common()
             said = [reason if len(why) == 1 else f"{reason} ({count})" for reason, count in why[:REASONS]]
             said += [f"and {len(why) - REASONS} other reasons"] if len(why) > REASONS else []
             yield f"{name} {_done(parts, found)}" + (f": {'; '.join(said)}" if said else "")
     if options.precision is not None:
-        yield from _not_narrowed(contract, options.precision, is_whole)
+        yield from _not_narrowed(contract, options.precision, is_whole=is_whole)
 
 
-def _not_narrowed(contract: Contract, precision: str, is_whole: bool) -> Iterator[str]:
+def _not_narrowed(contract: Contract, precision: str, *, is_whole: bool) -> Iterator[str]:
     rows = [row for row in contract if precision in row.requested.split(", ")]
-    if not rows:
-        yield from [f"{precision} changes nothing: the model has no product of floats"] * is_whole
-    elif not any(is_served_by(precision, row.realised.split(", ")[0]) for row in rows):
+    if not rows and is_whole:
+        yield f"{precision} changes nothing: the model has no product of floats"
+    elif rows and not any(is_served_by(precision, row.realised.split(", ")[0]) for row in rows):
         why = Counter(reason for row in rows for word, reason in _reasons(row) if word == precision).most_common(1)
         yield f"{precision} changes {_no(len(rows), 'product')}" + (f": {why[0][0]}" if why else "")
 

@@ -27,7 +27,7 @@ class Signature:
         self.inputs = tuple(inputs)
         self.numbers = tuple(numbers)
         self.facts = facts
-        self.fixed = {name: r.low for name, r in facts.ranges.items() if r.low is not None and r.low == r.high}
+        self.fixed = facts.fixed
         settled = (*self.fixed, *(name for name, _ in self.numbers))
         self.solves = tuple(solves_of((port.type.shape for port in self.inputs), settled))
         found = {*settled, *(solve.symbol for solve in self.solves)}

@@ -31,7 +31,7 @@ from chosen import chosen
 from cubins import FOLDER, warps_of
 
 from ourcc.codegen.sass.reading import read_kernel
-from ourcc.codegen.triton.compile import CompiledKernel, compile_kernel, disassemble
+from ourcc.codegen.triton.compile import CompiledKernel, compile_kernel, disassemble, options
 from ourcc.codegen.triton.kernel import TritonKernel
 from ourcc.codegen.triton.launch_abi import HIDDEN_POINTERS, variant
 from ourcc.codegen.triton.printer import print_launch
@@ -82,10 +82,10 @@ class Offer:
 def offers(problem: ours.Problem, architecture: str) -> list[Offer]:
     """Every schedule that strategies offer for the regions of a problem."""
     machine = gpu_target(architecture)
-    options = BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize)
+    asked = BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize)
     torch.manual_seed(0)
     module = import_exported(torch.export.export(problem.module().eval(), ours.inputs_of(problem)))
-    simplify(module, options)
+    simplify(module, asked)
     found: dict[tuple[str, str], Candidate] = {}
     chosen: set[tuple[str, str]] = set()
 
@@ -137,7 +137,7 @@ def digest_of(kernel: TritonKernel, machine: GpuTarget) -> str:
     """Of a kernel's text and of what judges it."""
     import triton
 
-    names = (kernel, machine.name, triton.__version__, Path(__file__).read_text(encoding="utf-8"))
+    names = (kernel, options(kernel, machine), machine.name, triton.__version__, Path(__file__).read_text(encoding="utf-8"))
     return hashlib.sha256(repr(names).encode()).hexdigest()
 
 

@@ -280,12 +280,11 @@ class Compared:
 
 def _moved(ours: Array, exact: Array) -> float | None:
     """The root mean square of what answers are off by over that of the model's answers; None where these are no finite floats or 0."""
-    if not np.issubdtype(exact.dtype, np.floating):
+    if not exact.size or not np.issubdtype(exact.dtype, np.floating):
         return None
-    wide, size = exact.astype(np.float64), np.sqrt(np.mean(np.square(exact.astype(np.float64)))) if exact.size else 0.0
-    if not size or not np.isfinite(size):
-        return None
-    return float(f"{np.sqrt(np.mean(np.square(ours.astype(np.float64) - wide))) / size:.2g}")
+    wide = exact.astype(np.float64)
+    size, off = (np.sqrt(np.mean(np.square(each))) for each in (wide, ours.astype(np.float64) - wide))
+    return float(f"{off / size:.2g}") if size and np.isfinite(size) else None
 
 
 def _judge_lossy(ours: Array, own: Array, exact: Array, precision: Precision) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.errors import EngineError, UsageError
-from ...ir.target import gpu_target
+from ...ir.target import GPU_BOARDS, gpu_target
 from ...ir.workload import Workload, default_workload, parse_workload
 from ...passes.quantize.words import TF32
 from ...runtime.contents import EngineContents
@@ -57,10 +57,12 @@ def simplified_for(contents: EngineContents) -> list[str]:
 
 
 def boards_of(contents: EngineContents) -> dict[str, str]:
-    """For each part of a GPU the board whose figures chose its schedules and predict its times."""
-    return {
-        name: gpu_target(asked).board.lower() for name, asked in recorded_targets(contents).items() if not contents.parts[name].is_level
-    }
+    """For each part of a GPU the board whose figures chose its schedules and predict its times: the one that was asked for, else that of
+    its architecture.
+    """
+    asked = {name: GPU_BOARDS.get(target) for name, target in recorded_targets(contents).items() if not contents.parts[name].is_level}
+    boards = {name: board if board is not None and board.name == name else gpu_target(name) for name, board in asked.items()}
+    return {name: board.board.lower() for name, board in boards.items()}
 
 
 def spoken(contents: EngineContents, names: Iterable[str]) -> str:

@@ -47,7 +47,7 @@ def kernel_rows(
     sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
-    leading = _leading(lowered)
+    programs = _programs(lowered)
     for name, unit in lowered.scheduled.items():
         at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
         region = changes(whole) if _is_in_place(lowered, unit) else whole
@@ -56,8 +56,7 @@ def kernel_rows(
         floor = cost.seconds(*rates)
         # The schedule's cost is that of the whole region.
         left = floor / max(_cost(unit, whole, at).seconds(*rates), 1e-12)
-        leader = leading[id(unit.program)]
-        together = [each for each, other in lowered.scheduled.items() if other.program is unit.program]
+        together, leader = programs[id(unit.program)]
         starting = launch_seconds * len(together)
         seconds = starting + (unit.cost - launch_seconds * len(unit.program.launches)) * left
         seconds = max(seconds, floor if floored else 0.0)
@@ -105,14 +104,15 @@ def spent_us(row: Mapping[str, Any]) -> float:
     return float((row.get("predicted_us") or 0.0) * row.get("calls", 0))
 
 
-def _leading(lowered: Lowered) -> dict[int, str]:
-    """Of each program, by its identity, the kernel that the time of its launches is told of: one that multiplies, else the last."""
-    found: dict[int, str] = {}
+def _programs(lowered: Lowered) -> dict[int, tuple[list[str], str]]:
+    """Of each program, by its identity, its kernels, and that which the time of all is told of: one that multiplies, else the last."""
+    found: dict[int, list[str]] = {}
     for name, unit in lowered.scheduled.items():
-        before = found.get(id(unit.program))
-        if before is None or not _multiplies(lowered.kernels[before]):
-            found[id(unit.program)] = name
-    return found
+        found.setdefault(id(unit.program), []).append(name)
+    return {
+        program: (names, next((name for name in names if _multiplies(lowered.kernels[name])), names[-1]))
+        for program, names in found.items()
+    }
 
 
 def _multiplies(launch: TileLaunch) -> bool:

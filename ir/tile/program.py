@@ -12,7 +12,7 @@ need a mask, `interpret.py` executes them. Index rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -426,6 +426,12 @@ def with_parts(value: Value, new: tuple[Value, ...]) -> Value:
     if isinstance(value, Expand2to4):
         return replace(value, values=new[0], positions=new[1])
     return value
+
+
+def transform(value: Value, change: Callable[[Value], Value | None]) -> Value:
+    """`value` rebuilt with `change` applied top down; None keeps a value and goes on into its parts."""
+    changed = change(value)
+    return with_parts(value, tuple(transform(part, change) for part in parts(value))) if changed is None else changed
 
 
 def walk(value: Value) -> Iterator[Value]:

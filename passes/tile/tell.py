@@ -32,8 +32,8 @@ from ...ir.tile.program import (
     Value,
     parts,
     statements,
+    transform,
     walk,
-    with_parts,
 )
 from ...ir.tile.scope import Scope, launch_scope
 from ...ir.types import DType, boolean, i32, i64
@@ -209,9 +209,7 @@ def _replaced(statement: Statement, load: Load, by: Ref) -> Statement:
     """A statement that reads `by` for the load."""
 
     def changed(value: Value) -> Value:
-        if value == load:
-            return by
-        return value if isinstance(value, Dot) else with_parts(value, tuple(map(changed, parts(value))))
+        return transform(value, lambda part: by if part == load else part if isinstance(part, Dot) else None)
 
     if isinstance(statement, For):
         return replace(statement, body=tuple(_replaced(each, load, by) for each in statement.body))

@@ -188,14 +188,14 @@ def _moved(move: Op, columns: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _ends_in_one(value: Value, module: Module, graph: Graph) -> bool:
     """Whether ops that make one element of each element of a value are all that read it, and all that these make but for one result."""
-    made, pending, ends = {value}, [value], 0
-    for each in pending:
+    made, ends = [value], 0
+    for each in made:
         users = [user for user in each.uses if _is_pointwise(user, each, module)]
+        made += dict.fromkeys(user.results[0] for user in users if user.results[0] not in made)
         ends += len(users) < len(each.uses) or not users or each in graph.outputs
-        fresh = dict.fromkeys(user.results[0] for user in users if user.results[0] not in made)
-        made.update(fresh)
-        pending += fresh
-    return ends == 1 and len(pending) > 1 and all(_is_pointwise(user, value, module) for user in value.uses)
+        if ends > 1:
+            return False
+    return len(made) > 1
 
 
 def _is_pointwise(user: Op, value: Value, module: Module) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ....ir import dims
-from ....ir.tile.program import AxisDecl, Launch, Let, Load, Reduce, Ref, Scan, Statement, Store, TileType, Value, parts, walk, with_parts
+from ....ir.tile.program import AxisDecl, Launch, Let, Load, Reduce, Ref, Scan, Statement, Store, TileType, transform, walk
+from .parts import unused
 
 HELD = 48
 """Words that a thread holds at most across a fold: with them, and with what it computes in, 1,024 threads of a processor share its
@@ -70,7 +71,7 @@ class _Held:
 
     def unique(self, name: str) -> str:
         """A name that the launch has not."""
-        found = next(each for each in (name, *(f"{name}{n}" for n in range(len(self.taken) + 1))) if each not in self.taken)
+        found = unused(name, self.taken)
         self.taken.add(found)
         return found
 
@@ -91,10 +92,6 @@ def _loads(after: Sequence[Statement]) -> Iterable[Load]:
 
 def _with(statement: Statement, moved: Mapping[Load, Ref]) -> Statement:
     """A statement that reads what was loaded ahead."""
-
-    def changed(value: Value) -> Value:
-        if isinstance(value, Load) and value in moved:
-            return moved[value]
-        return with_parts(value, tuple(map(changed, parts(value))))
-
-    return replace(statement, value=changed(statement.value)) if isinstance(statement, (Let, Store)) else statement
+    if not isinstance(statement, (Let, Store)):
+        return statement
+    return replace(statement, value=transform(statement.value, lambda part: moved.get(part) if isinstance(part, Load) else None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ....ir import dims
@@ -67,7 +67,7 @@ def decodable(problem: Problem, matched: MatrixProduct) -> tuple[int, ...]:
 
 def decoding(problem: Problem, matched: MatrixProduct, sides: int) -> Decoding:
     """How these factors are decoded by themselves."""
-    found, region = matched.product, problem.region
+    found = matched.product
     spaces, decodes, factors = [], [], {LEFT: found.left, RIGHT: found.right}
     for side in (RIGHT, LEFT):
         space = _space(problem, matched, side) if sides & side else None
@@ -77,11 +77,15 @@ def decoding(problem: Problem, matched: MatrixProduct, sides: int) -> Decoding:
             decodes.append(_decode(problem, space, axes, narrowed(value, space.type.dtype)))
             load = Load(space.name, tuple(map(dims.symbol, axes)), space.type.dtype)
             factors[side] = Apply("cast", (load,), value.dtype)
-    total = found.reduce.value
-    reduce = replace(found.reduce, value=Apply("mul", (factors[LEFT], factors[RIGHT]), total.dtype))
-    body = tuple(reduce if isinstance(each, Reduce) and each.name == reduce.name else each for each in region.body)
-    product = replace(region, inputs=(*region.inputs, *spaces), body=body)
+    product = with_factors(problem.region, found, factors[LEFT], factors[RIGHT], spaces)
     return Decoding(tuple(spaces), tuple(decodes), of_store(problem, product, found.store))
+
+
+def with_factors(region: Region, found: Contraction, left: Scalar, right: Scalar, read: Iterable[Operand]) -> Region:
+    """The region of a product with other factors, which read further operands."""
+    reduce = replace(found.reduce, value=Apply("mul", (left, right), found.reduce.value.dtype))
+    body = tuple(reduce if isinstance(each, Reduce) and each.name == reduce.name else each for each in region.body)
+    return replace(region, inputs=(*region.inputs, *read), body=body)
 
 
 def _factor(found: Contraction, side: int) -> Scalar:

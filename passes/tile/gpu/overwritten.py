@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ....ir import dims
@@ -10,6 +10,7 @@ from ....ir.expression import Apply, Constant, Index
 from ....ir.region import Axis, Let, Reduce, Ref, Region, Scalar, Store, subscripted, substitute, transform, walk
 from ....ir.types import boolean, i64
 from ..accesses import apart
+from .parts import unused
 
 NOWHERE = -1
 """A place outside of every output."""
@@ -24,8 +25,9 @@ class Search:
     store: Store
 
 
-def search_of(region: Region, lets: Mapping[str, Let], store: Store) -> Search | None:
-    """What finds points that are overwritten; None where points may meet along several axes, or in another form than by loaded places.
+def search_of(region: Region, lets: Mapping[str, Let], store: Store, taken: Collection[str]) -> Search | None:
+    """What finds points that are overwritten, with names that are not taken; None where points may meet along several axes, or in another
+    form than by loaded places.
 
     Before: y[g(m), c] = x[m, c]         (the last m wins)
     After: o[m] = any w: m < w and g(m) == g(w)     y[where(o[m], -1, g(m)), c] = x[m, c]     (no two points meet)
@@ -42,8 +44,7 @@ def search_of(region: Region, lets: Mapping[str, Let], store: Store) -> Search |
     is_read = not any(isinstance(part, Ref) for value in places.values() for part in walk(value))
     if not (is_direct and signed and is_read) or axis in others or named & region.extents.keys() != {axis}:
         return None
-    taken = {*region.extents, *lets, *(operand.name for operand in (*region.inputs, *region.outputs))}
-    later, fold_name = _unused(f"{axis}_later", taken), _unused(f"{axis}_overwritten", taken)
+    later, fold_name = unused(f"{axis}_later", {*region.extents, *taken}), unused(f"{axis}_overwritten", {*lets, *taken})
     meet: Scalar = Apply("lt", (Index(dims.symbol(axis), i64), Index(dims.symbol(later), i64)), boolean)
     for place in places.values():
         same = Apply("eq", (place, substitute(place, {axis: dims.symbol(later)})), boolean)
@@ -64,7 +65,3 @@ def _spelled_out(value: Scalar, lets: Mapping[str, Let]) -> Scalar | None:
 def _named(value: Scalar) -> set[str]:
     """Axes and symbols in the subscripts and index expressions of a value."""
     return subscripted(value) | {name for part in walk(value) if isinstance(part, Index) for name in dims.symbols(part.value)}
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    return next(each for each in (name, *(f"{name}{n}" for n in range(len(taken) + 1))) if each not in taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from ....ir.region import Operand
@@ -43,7 +44,11 @@ def fastest(match: Match[Any], target: GpuTarget) -> float:
 def free_name(problem: Problem, name: str) -> str:
     """A name that nothing of a problem has."""
     region = problem.region
-    taken = {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges)
+    return unused(name, {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges))
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """The name, or one that begins so, which is not taken."""
     while name in taken:
         name += "_"
     return name

@@ -16,6 +16,7 @@ from ..accesses import apart
 from ..schedule import Match, Order, Problem, Schedule, by_tile
 from .elementwise import tile_axes
 from .overwritten import search_of
+from .parts import unused
 from .rows import tile_rows
 from .scatter import Scatter, by_atomics
 from .sequence import Sequence
@@ -126,9 +127,7 @@ def split(region: Region, symbols: Collection[str], typical: Callable[[Dim], int
         return replace(whole, body=(*needed(whole, store), store))
 
     def fold(statement: Reduce | Scan) -> None:
-        name = f"{statement.name}_space"
-        while name in taken:
-            name += "_"
+        name = unused(f"{statement.name}_space", taken)
         taken.add(name)
         space = Operand(name, TensorType(statement.dtype, tuple(region.axis(a).extent for a in statement.axes)))
         store = Store(name, statement.axes, tuple(dims.symbol(a) for a in statement.axes), Ref(statement.name, statement.dtype))
@@ -144,7 +143,7 @@ def split(region: Region, symbols: Collection[str], typical: Callable[[Dim], int
             lets[changed.name] = changed
         elif isinstance(changed, Store):
             changed = with_places(changed)
-            search = search_of(replace(region, axes=axes), lets, changed)
+            search = search_of(replace(region, axes=axes), lets, changed, taken)
             if search is not None and typical(search.region.axis(search.fold.axes[0]).extent) > FEW:
                 axes = search.region.axes
                 fold(search.fold)

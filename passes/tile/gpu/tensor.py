@@ -373,8 +373,10 @@ def seconds_of(
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
     work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
     bytes_of_step = (m + n) * k * operands.dtype.bits / 8
-    if not stays:
-        work += COPIED * bytes_of_step if not target.tensor_memory else POINTED if resident == 1 and not chain else 0.0
+    if not stays and not target.tensor_memory:
+        work += COPIED * bytes_of_step
+    elif not stays and resident == 1 and not chain:
+        work += POINTED
     work = max(work, CHAINED + ISSUED * schedule["warps"]) if is_issued else work
     cached = bytes_of_step / min(target.port_rate, target.cache_rate / share.busy)
     ahead = max(chain, (1.0 if is_issued else LOADED) * target.latency / (schedule["stages"] - 1))

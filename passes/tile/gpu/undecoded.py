@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.expression import Apply
-from ....ir.region import Load, Operand, Reduce, Region, Scalar, Statement, walk
+from ....ir.region import Load, Operand, Scalar, walk
 from ....ir.types import DType, TensorType
 from ...regions.contraction import read_contraction, unwidened
 from ..schedule import Problem
-from .decoded import of_store
+from .decoded import of_store, with_factors
 from .parts import free_name
 
 
@@ -40,9 +40,8 @@ def undecoded(problem: Problem) -> Undecoded | None:
         plain = Operand(free_name(problem, "plain"), kind)
         load = Load(plain.name, tuple(map(dims.symbol, places)), kind.dtype)
         stands: Scalar = load if kind.dtype == value.dtype else Apply("cast", (load,), value.dtype)
-        factors = (found.left, stands) if value is found.right else (stands, found.right)
-        reduce = replace(found.reduce, value=Apply("mul", factors, found.reduce.value.dtype))
-        region = replace(problem.region, inputs=(*problem.region.inputs, plain), body=_with(problem.region, reduce))
+        left, right = (found.left, stands) if value is found.right else (stands, found.right)
+        region = with_factors(problem.region, found, left, right, [plain])
         made = replace(problem, constants=problem.constants | {plain.name})
         return Undecoded(of_store(made, region, found.store), kind.dtype)
     return None
@@ -54,7 +53,3 @@ def _is_coded(problem: Problem, value: Scalar, dtype: DType) -> bool:
     inner = unwidened(value)
     is_plain = isinstance(inner, Load) and inner.dtype == dtype
     return bool(loads) and not is_plain and all(load.operand in problem.constants for load in loads)
-
-
-def _with(region: Region, reduce: Reduce) -> tuple[Statement, ...]:
-    return tuple(reduce if isinstance(each, Reduce) and each.name == reduce.name else each for each in region.body)

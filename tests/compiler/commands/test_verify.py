@@ -18,7 +18,7 @@ from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.commands.load import load
 from ourcc.compiler.commands.pruning import PrunedModel
 from ourcc.compiler.commands.verify import beside_ties, factors_of, verify
-from ourcc.compiler.engines.recorded import recorded_changes, simplified_for
+from ourcc.compiler.engines.recorded import boards_of, recorded_changes, simplified_for
 from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.models.precision import TF32
 from ourcc.compiler.options import BenchOptions, InspectOptions, VerifyOptions, build_options
@@ -247,6 +247,10 @@ def test_a_part_made_later_is_judged_by_what_the_first_targets_made_of_the_model
     # An engine from before says for which targets its parts are.
     said = {key: value for key, value in both.provenance.items() if key != "program"}
     assert simplified_for(replace(both, provenance=said)) == ["b200", "native"]
+    # A part is made for a board of its own architecture, whatever a damaged file says.
+    for asked, board in (("b200", "b200"), ("sm_100a", "b200"), ("junk", "b200"), ("h100", "b200")):
+        damaged = {**both.provenance, "parts": {**both.provenance["parts"], "sm_100a": asked}}
+        assert boards_of(replace(both, provenance=damaged)) == {"sm_100a": board}
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

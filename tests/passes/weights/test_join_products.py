@@ -121,6 +121,12 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
         "the caller gets it",
     ),
     "an end of its own": (plain(f"    %m = tanh(%p) : f32[B, 4]\n{LAST}"), "%m, %n", RESULTS, "tanh is the end of its kernel"),
+    "an end that reads it twice": (
+        plain(f"    %g = sigmoid(%p) : f32[B, 4]\n    %m = mul(%g, %p) : f32[B, 4]\n{LAST}"),
+        "%m, %n",
+        RESULTS,
+        "sigmoid is the end of its kernel",
+    ),
     "a moved end": (
         plain(
             f"""    %p4 = reshape(%p) {{shape = [B, 2, 2]}} : f32[B, 2, 2]
