@@ -56,7 +56,10 @@ def module_of(name: str, length: int) -> Any:
     from ourcc.compiler.language.module import language_module
 
     module = language_module(read_checkpoint(model_file(None)), length, CACHE)
-    del module.functions["sample"]
+    sample = module.functions.pop("sample")
+    sample.set_outputs([])
+    for op in reversed(list(sample)):
+        sample.remove(op)
     return module
 
 

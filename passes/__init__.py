@@ -23,7 +23,7 @@ PASSES: dict[str, str] = {
     "fold_code_scales": "quantize.fold_code_scales:FoldCodeScales",
     "fold_constants": "tidy.fold_constants:FoldConstants",
     "integer_products": "quantize.integer_products:IntegerProducts",
-    "join_products": "weights.join_products:JoinProducts",
+    "join_products": "fusion.join_products:JoinProducts",
     "merge_transposes": "tidy.merge_transposes:MergeTransposes",
     "merge_windows": "weights.merge_windows:MergeWindows",
     "narrow_products": "quantize.narrow_products:NarrowProducts",

@@ -6,6 +6,7 @@ the tensors that not every model has are there says a GGUF file's directory, or 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,9 +75,8 @@ class _Shapes(Weights):
         if self.checkpoint.kind == "gguf":
             self.stored(name, shape)
         if name not in self.asked:
-            self.asked[name] = self.module.add_constant(
-                name, ConstantData(load=_unread, available=False), type=TensorType(self.dtype, shape)
-            )
+            data = ConstantData(load=_unread, digest=hashlib.sha256(name.encode()).hexdigest(), available=False)
+            self.asked[name] = self.module.add_constant(name, data, type=TensorType(self.dtype, shape))
         return moves.cast(b, self.asked[name], f32)
 
 

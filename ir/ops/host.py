@@ -301,9 +301,23 @@ def _(x: TensorType, *, k: Dim, axis: int, largest: bool, sorted: bool) -> tuple
 @opaque()
 def search_sorted(boundaries: Tensor, x: Tensor, /, *, right: bool = False) -> Tensor:
     """For each element of x the i64 index at which it would be inserted into the ascending vector `boundaries`:
-    before equal ones, or after them with `right`.
+    before equal ones, or after them with `right`. Found by bisection, which says what comes of a vector that does not ascend; NaN
+    counts as the largest.
     """
-    return np.asarray(np.searchsorted(_comparable(boundaries), _comparable(x), side="right" if right else "left"), dtype=np.int64)
+    held, wanted = _comparable(boundaries), _comparable(x)
+    low, high = np.zeros(x.shape, np.int64), np.full(x.shape, boundaries.size, np.int64)
+    while (low < high).any():
+        middle = (low + high) // 2
+        found = held[np.minimum(middle, boundaries.size - 1)]
+        is_behind = ~_precedes(wanted, found) if right else _precedes(found, wanted)
+        low, high = np.where((low < high) & is_behind, middle + 1, low), np.where((low < high) & ~is_behind, middle, high)
+    return np.asarray(low, np.int64)
+
+
+def _precedes(first: Tensor, second: Tensor) -> Tensor:
+    """Where a number comes before another one: NaN behind all others."""
+    is_less: Tensor = np.less(first, second)
+    return is_less | (np.isnan(second) & ~np.isnan(first)) if first.dtype.kind == "f" else is_less
 
 
 @search_sorted.infers
@@ -357,6 +371,7 @@ def _() -> Iterator[Sample]:
     boundaries = array(-2.0, 0.0, 0.0, 1.5)
     for right in (False, True):
         yield Sample((boundaries, array(-3.0, 0.0, 1.0, 1.5, 9.0)), {"right": right})
+        yield Sample((array(3.0, -1.0, np.nan, 0.5, 0.0, 2.0, -4.0), array(-5.0, 0.0, 1.0, 2.5, np.nan, np.inf)), {"right": right})
     yield Sample((array(1, 3, dtype=i32), draw(2, 3, dtype=i32)))
     yield Sample((draw(0), draw(2)))
     yield refused((draw(2, 2), draw(2)), "got boundaries f32[2, 2], expected a vector")

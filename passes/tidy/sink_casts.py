@@ -15,6 +15,7 @@ from ..match import Replacement, matched, operand, producer, uniform
 
 # A broadcast repeats elements and a slice drops some: a cast belongs before the one and after the other.
 SAME_ELEMENTS = ("reshape", "transpose")
+GATHERS = ("take", "take_along_axis", "gather_nd")
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class SinkCasts(RulePass):
 
 
 class SinkWidening(Rule):
-    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice, max_pool; so with dequantize by one scale"""
+    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice, max_pool and gathers; so with dequantize by one scale"""
 
-    ops = (*SAME_ELEMENTS, "slice", "max_pool")
+    ops = (*SAME_ELEMENTS, "slice", "max_pool", *GATHERS)
 
     def check(self, op: Op, module: Module) -> str | None:
         wide = producer(op.operands[0], "cast", "dequantize")
@@ -43,13 +44,16 @@ class SinkWidening(Rule):
             return "the cast does not widen"
         if op.name == "max_pool" and not (_keeps_order(wide) and _is_of_elements(op)):
             return "the largest need not become the largest"
+        if op.name in GATHERS:
+            # Of a table few rows are read, whoever reads the whole. Without any element they are zeros, which as codes may be others.
+            return None if wide.name == "cast" or _has_elements(operand(wide, 0)) else "the table may have no elements"
         # Codes are a quarter as wide, and what reads them may be an integer product: parts of them each take their own.
         moved = wide.name == "dequantize" and all(user.name in self.ops for user in wide.result.uses)
         return None if moved or sum(wide.result.uses.values()) == 1 else "the cast has other users"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         wide = matched(op.operands[0], "cast", "dequantize")
-        return _of(wide, g.build(op.definition, (operand(wide, 0),), op.attrs)[0], g)
+        return _of(wide, g.build(op.definition, (operand(wide, 0), *op.operands[1:]), op.attrs)[0], g)
 
 
 class HoistNarrowing(Rule):
@@ -97,7 +101,12 @@ def _is_of_elements(pool: Op) -> bool:
     amounts = (*pool.attrs["before"], *pool.attrs["after"])
     holes = any(step != 1 for step in pool.attrs["dilations"])
     inside = all(dims.at_most(amount, size - 1) is True for amount, size in zip(amounts, (*pool.attrs["window"],) * 2, strict=True))
-    return inside and not holes and all(dims.at_most(1, size) is True for size in operand(pool, 0).shape)
+    return inside and not holes and _has_elements(operand(pool, 0))
+
+
+def _has_elements(value: Value) -> bool:
+    """Whether no size of a value can be 0."""
+    return all(dims.at_most(1, size) is True for size in value.shape)
 
 
 def _of(op: Op, value: Value, g: Builder) -> Value:

@@ -13,14 +13,15 @@ from generator import Case
 from harness import compared, failing
 
 from ourcc.ir.dims import Dim
+from ourcc.ir.formats import FORMATS
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import Array, interpret
-from ourcc.ir.types import TensorType, bf16, f16, f32, f64
+from ourcc.ir.types import TensorType, bf16, f16, f32, f64, i64
 from ourcc.passes.base import PassContext
+from ourcc.passes.fusion.join_products import JoinProducts
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
-from ourcc.passes.weights.join_products import JoinProducts
 
 SHARE = 0.25
 """Of the option --cases."""
@@ -28,7 +29,9 @@ BUILT, BATCH = 4, 5
 """Of so many cases one is built as whole kernels, and so many of these together."""
 SIZES = (3, 1)
 """What the symbol of rows stands for, at the two bindings."""
-DEPTHS = (1, 2, 5, 8, 16)
+DEPTHS = (1, 2, 5, 8, 16, 32)
+CODED = ("int8", "int8.tensor", "int4.g32", "uint4.g32", "nvfp4", "mxfp4", "q4_1", "q8_0")
+"""Formats of weights: some have a scale for all columns, and are not joined."""
 COLUMNS = (4, 8, 8, 8, 16, 32, 3)
 
 
@@ -51,9 +54,27 @@ class Sketch:
         self.depth = self.choices.choice(DEPTHS)
         lead = self.choices.choice(((), (2,), (2,), (1, 3)))
         self.x = self.graph.add_input("x", TensorType(self.dtype, (*lead, self.rows, self.depth)))
+        codings = [name for name in CODED if self.depth % FORMATS[name].group == 0 and self.dtype != f64]
+        self.coding = self.choices.choice(codings) if codings and self.choices.random() < 0.4 else None
 
     def numbers(self, *shape: int) -> Array:
         return (self.random.standard_normal(shape) / 2).astype(self.dtype.numpy)
+
+    def coded(self, columns: int, transposed: bool) -> Value:
+        """A weight in the format of the sketch, seldom in another one, as `decode` or as `dequantize` gives its numbers."""
+        name = self.coding if self.coding is not None and self.choices.random() < 0.9 else "int8"
+        along = 1 if transposed else 0
+        array = self.numbers(*((columns, self.depth) if transposed else (self.depth, columns))).astype(np.float32)
+        fields = FORMATS[name].encoded(array, along)
+        if name != "int8" or self.choices.random() < 0.5:
+            parts = [self.module.add_constant(field, each) for field, each in fields.items()]
+            decoded: Value = self.builder.decode(*parts, format=name, axis=along, dtype=self.dtype)
+            return decoded
+        codes, scale = (
+            self.module.add_constant(field, each) for field, each in (("codes", fields["codes"]), ("s", fields["scale"].reshape(-1)))
+        )
+        numbers: Value = self.builder.dequantize(codes, scale, axis=1 - along, dtype=self.dtype)
+        return numbers
 
     def case(self) -> Case:
         self.graph.set_outputs(self.results, [f"y{n}" for n in range(len(self.results))])
@@ -130,15 +151,29 @@ def headed(s: Sketch, p: Value) -> Value:
     return s.builder.attention(*alike[-3:], scale=0.5) if len(alike) > 2 else s.builder.sum(heads, axes=(rank,), keepdims=False)
 
 
+def written(s: Sketch, p: Value) -> Value:
+    """Heads narrowed and written into a cache, as of keys and values."""
+    if p.type.rank != 2:
+        return headed(s, p)
+    rows, wide = p.shape
+    count = s.choices.choice([n for n in (1, 2, 4) if int(str(wide)) % n == 0])
+    dtype = s.choices.choice([each for each in (f32, bf16, f16) if each != s.dtype])
+    heads = s.builder.reshape(s.builder.cast(p, dtype=dtype), shape=(rows, count, int(str(wide)) // count))
+    places = s.builder.iota(shape=(rows, 1), axis=0, dtype=i64)
+    cache = np.zeros((64, count, int(str(wide)) // count), dtype.numpy)
+    result: Value = s.builder.scatter_nd(cache, places, heads)
+    return result
+
+
 READERS: tuple[Callable[[Sketch, Value], Value], ...] = (
-    *(headed, headed, headed, headed, normed, summed, ended, read_twice, returned),
+    *(headed, headed, headed, headed, written, written, normed, summed, ended, read_twice, returned),
     *(beside_itself, multiplied, from_the_right, flat, taken, sliced, padded),
 )
 
 
 def product(s: Sketch, transposed: bool, columns: int) -> Value:
     """A product of the input, with a bias of some shape or none."""
-    weight = s.numbers(columns, s.depth) if transposed else s.numbers(s.depth, columns)
+    weight = s.coded(columns, transposed) if s.coding else s.numbers(*((columns, s.depth) if transposed else (s.depth, columns)))
     value = s.builder.matmul(s.x, weight, transpose_b=transposed)
     if s.choices.random() < 0.1:
         s.results.append(s.builder.sum(s.builder.value(value.op.operands[1]), axes=(0,), keepdims=False))

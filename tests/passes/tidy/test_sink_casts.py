@@ -9,6 +9,7 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import interpret
+from ourcc.ir.ops.table import OPS
 from ourcc.ir.types import TensorType, bf16, f32, i8, u8
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
@@ -86,6 +87,39 @@ def test_attention_of_a_quantizers_model_multiplies_codes() -> None:
     (row,) = (row for row in kernels if row["kind"] == "kernel" and "attention" in row["source_ops"])
     others = ", ".join(each["source_ops"] for each in kernels if each is not row and "source_ops" in each).split(", ")
     assert "dequantize" in row["source_ops"] and "quantize" in others and "dequantize" not in others
+
+
+@pytest.mark.parametrize("name", ["take", "take_along_axis", "gather_nd"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_of_a_table_the_rows_that_are_read_are_widened(name: str, others: int) -> None:
+    """Also where the whole is read besides: an embedding that is the head of a language model as well."""
+    module, graph, b, x = started(bf16)
+    wide = b.cast(x, dtype=f32)
+    if name == "take":
+        places, more = np.asarray([1, -1, 0, 7]), {"axis": 1}
+    elif name == "take_along_axis":
+        places, more = np.random.default_rng(1).integers(-6, 6, (2, 3, 8)), {"axis": 1}
+    else:
+        places, more = np.random.default_rng(1).integers(0, 2, (2, 3, 2)), {"batch_dims": 0}
+    read = b.build(OPS[name], (wide, module.add_constant("places", places)), more)[0]
+    graph.set_outputs([b.add(read, read), *(b.exp(wide) for _ in range(others))])
+    kept = ["cast", "exp"] * others
+    (before, *_) = interpret(module, [given := np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32).astype(bf16.numpy)])
+    PassManager(parse_pipeline("sink_casts, eliminate_dead_code"), strict=True).run(module)
+    (after, *_) = interpret(module, [given])
+    np.testing.assert_array_equal(after, before)
+    assert sorted(op.name for op in module.main) == sorted([name, "cast", "add", *kept])
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_codes_of_a_table_without_elements_are_not_read_as_zeros(size: int) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, x = Builder(module, graph), graph.add_input("x", TensorType(i8, (size, 4)))
+    codes = b.dequantize(x, module.add_constant("scale", np.float32(0.25)), module.add_constant("zero", np.int8(3)), dtype=f32)
+    graph.set_outputs([b.take(codes, module.add_constant("places", np.asarray([0, 0])), axis=0)])
+    _, names = ran(module, np.ones((size, 4), np.int8))
+    assert names == (["take", "dequantize"] if size else ["dequantize", "take"])
 
 
 POOL = {"window": (3, 3), "strides": (2, 2), "dilations": (1, 1), "before": (1, 1), "after": (1, 1)}

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ourcc.ir.formats import FORMATS
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Op, Value
 from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
 from ourcc.ir.graph.text import module_text
 from ourcc.ir.target import AVX2, gpu_target
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.base import PassContext
+from ourcc.passes.fusion.join_products import JoinProducts, why_not
 from ourcc.passes.fusion.partition import HostOp, partition
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.manager import PassManager
 from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
 from ourcc.passes.tile.cpu import STRATEGIES as CPU
 from ourcc.passes.tile.gpu import STRATEGIES as GPU
-from ourcc.passes.weights.join_products import JoinProducts, why_not
 
 FIRST, SECOND = "1.0, 2.0, 3.0, 4.0", "5.0, 6.0, 7.0, 8.0"
 THIRD, FOURTH = "-1.0, 0.5, 0.25, 2.0, -3.0, 1.5, 4.0, 9.0", "8.0, -7.0, 6.0, -5.0, 4.0, -3.0, 2.0, -1.0"
@@ -120,12 +123,17 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
         "(f32[B, 2, 2], f32[B, 8])",
         "the caller gets it",
     ),
-    "an end of its own": (plain(f"    %m = tanh(%p) : f32[B, 4]\n{LAST}"), "%m, %n", RESULTS, "tanh is the end of its kernel"),
+    "an end of its own": (
+        plain(f"    %m = tanh(%p) : f32[B, 4]\n{LAST}"),
+        "%m, %n",
+        RESULTS,
+        "tanh %m is computed at the end of its kernel",
+    ),
     "an end that reads it twice": (
         plain(f"    %g = sigmoid(%p) : f32[B, 4]\n    %m = mul(%g, %p) : f32[B, 4]\n{LAST}"),
         "%m, %n",
         RESULTS,
-        "sigmoid is the end of its kernel",
+        "sigmoid %g is computed at the end of its kernel",
     ),
     "a moved end": (
         plain(
@@ -135,7 +143,7 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
         ),
         "%m, %n",
         "(f32[B, 2, 2], f32[B, 8])",
-        "tanh is the end of its kernel",
+        "tanh %m is computed at the end of its kernel",
     ),
     "rows and columns": (
         plain(
@@ -183,7 +191,7 @@ REFUSED: dict[str, tuple[str, str, str, str]] = {
         plain().replace("%p = matmul(%x, @w)", "%o = mul(@w, %f) : f32[2, 4]\n    %p = matmul(%x, %o)"),
         "%m, %n",
         RESULTS,
-        "the values of the right factor are not given",
+        "the right factor is computed",
     ),
 }
 
@@ -270,10 +278,77 @@ def test_a_function_that_reads_weights_otherwise_keeps_them_apart_for_all():
     assert not JoinProducts().run(module, PassContext())
 
 
-def test_constants_without_values_are_left_alone():
-    module = parse_module(program(plain()))
-    for value in module.constants.values():
-        value.constant = ConstantData(load=lambda: pytest.fail("nobody has the values"), available=False)
+def test_constants_without_values_are_joined_by_their_digests():
+    module, again = parse_module(program(plain())), parse_module(program(plain()))
+    for each in (module, again):
+        for name, value in each.constants.items():
+            digest = hashlib.sha256(name.encode()).hexdigest()
+            value.constant = ConstantData(load=lambda: pytest.fail("nobody has the values"), digest=digest, available=False)
+        assert JoinProducts().run(each, PassContext())
+    (wide,) = (value for name, value in module.constants.items() if "joined" in name)
+    assert wide.constant is not None and not wide.constant.available and wide.shape == (2, 12)
+    assert module_text(module) == module_text(again)
+
+
+# --- weights in number formats ----------------------------------------------------------------------------------------
+
+
+def coded(form: str, columns: tuple[int, ...] = (128, 256), depth: int = 256, forms: tuple[str, ...] = ()) -> Module:
+    """Two products of weights in a format, each with a softmax behind it."""
+    module = Module("m")
+    graph = module.functions.setdefault("main", Graph("main"))
+    b, random = Builder(module, graph), np.random.default_rng(0)
+    x = graph.add_input("x", TensorType(f32, (3, depth)))
+    results = []
+    for width, name in zip(columns, forms or (form,) * len(columns), strict=True):
+        known = FORMATS[name]
+        if known.encode is None:
+            fields = {f.name: made_up(t, random) for f, t in zip(known.fields, known.types((width, depth), 1), strict=True)}
+        else:
+            fields = known.encoded((random.standard_normal((width, depth)) / 8).astype(np.float32), 1)
+        weight = b.decode(*(module.add_constant(field, each) for field, each in fields.items()), format=name, axis=1)
+        results.append(b.softmax(b.matmul(x, weight, transpose_b=True), axis=1))
+    graph.set_outputs(results)
+    return module
+
+
+def made_up(type: TensorType, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    shape = tuple(int(str(size)) for size in type.shape)
+    numbers = random.random(shape) / 8 if type.dtype.is_float else random.integers(0, 100, shape)
+    return numbers.astype(type.dtype.numpy)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_weights_in_a_format_lie_side_by_side_as_they_are_stored(form: str) -> None:
+    module, shared = coded(form), any(field.rows is None for field in FORMATS[form].fields)
+    bytes_of = sum(int(str(value.type.nbytes)) for value in module.constants.values())
+    x = np.random.default_rng(1).standard_normal((3, 256)).astype(np.float32)
+    before = interpret(module, [x])
+    first = next(op for op in module.main if op.name == "matmul")
+    assert why_not(first, module, module.main) == ("columns share scales" if shared else None)
+    assert JoinProducts().run(module, PassContext()) != shared
+    EliminateDeadCode().run(module, PassContext())
+    assert sum(op.name == "matmul" for op in module.main) == (2 if shared else 1)
+    assert sum(int(str(value.type.nbytes)) for value in module.constants.values()) == bytes_of
+    for one, other in zip(before, interpret(module, [x]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+APART = [((64, 256), ("fp8.e4m3.block",) * 2), ((128, 128), ("int8", "fp8.e4m3")), ((128, 128), ("q4_0", "q4_1"))]
+
+
+@pytest.mark.parametrize(("columns", "forms"), APART)
+def test_columns_of_two_formats_and_parts_of_blocks_stay_apart(columns: tuple[int, ...], forms: tuple[str, ...]) -> None:
+    assert not JoinProducts().run(coded("", columns, forms=forms), PassContext())
+
+
+def test_a_table_that_others_read_too_stays_apart() -> None:
+    """The head of a language model is its embedding."""
+    module = coded("q8_0")
+    b = Builder(module, module.main)
+    first = next(op for op in module.main if op.name == "decode")
+    rows = b.take(b.decode(*first.operands, format="q8_0", axis=1), np.asarray([1, 2]), axis=0)
+    module.main.set_outputs([*module.main.outputs, rows])
     assert not JoinProducts().run(module, PassContext())
 
 
