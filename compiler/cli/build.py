@@ -62,7 +62,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMAT
     metavar="EXPR",
     help=PROMISE,
 )
-@click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
+@click.option("--tune", metavar="off|cached|N|5m", help="How much measuring on this CPU (default: cached, only what the stores hold).")
 @click.option(
     "--locked",
     type=READABLE,

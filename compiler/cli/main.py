@@ -35,7 +35,7 @@ COMMANDS: dict[str, str] = {
     "bench": "Measure an engine or a model, alone or against others.",
     "verify": "Compare an engine's answers with its model's.",
     "inspect": "Show what is in an engine or a model.",
-    "tune": "Measure schedules on this machine and improve an engine.",
+    "tune": "Measure schedules on this machine's CPU and improve an engine.",
     "cache": "Look into the tuning stores.",
     "opt": "Run passes on a program.",
     "runtime": "Write the C runtime, which runs engines without Python.",

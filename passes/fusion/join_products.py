@@ -151,7 +151,7 @@ def _shared(op: Op) -> tuple[Any, ...]:
     if op.name != "matmul":
         return (op,)
     weight = operand(op, 1)
-    stored = None if weight.op is None else (weight.op.name, tuple(sorted(weight.op.attrs.items(), key=lambda item: item[0])))
+    stored = None if weight.op is None else (weight.op.name, dict(weight.op.attrs), [each and each.dtype for each in weight.op.operands])
     return (op.operands[0], op.attrs["transpose_a"], op.attrs["transpose_b"], op.attrs["wide"], weight.dtype, stored)
 
 

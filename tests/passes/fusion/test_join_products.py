@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret
 from ourcc.ir.graph.text import module_text
 from ourcc.ir.target import AVX2, gpu_target
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.types import DTYPES, DType, TensorType, f16, f32, i8, u8
 from ourcc.passes.base import PassContext
 from ourcc.passes.fusion.join_products import JoinProducts, why_not
 from ourcc.passes.fusion.partition import HostOp, partition
@@ -340,6 +341,37 @@ APART = [((64, 256), ("fp8.e4m3.block",) * 2), ((128, 128), ("int8", "fp8.e4m3")
 @pytest.mark.parametrize(("columns", "forms"), APART)
 def test_columns_of_two_formats_and_parts_of_blocks_stay_apart(columns: tuple[int, ...], forms: tuple[str, ...]) -> None:
     assert not JoinProducts().run(coded("", columns, forms=forms), PassContext())
+
+
+def held(b: Builder, kind: str, array: np.ndarray[Any, Any]) -> Value:
+    """A weight as one of several graphs would have it."""
+
+    def constant(numbers: np.ndarray[Any, Any], dtype: DType) -> Value:
+        return b.module.add_constant("w", numbers.astype(dtype.numpy))
+
+    codes, scale = np.round(array * 8), np.full(array.shape[0], 0.125)
+    if kind in ("f16", "bf16"):
+        return b.cast(constant(array, DTYPES[kind]), dtype=f32)
+    dtype = u8 if kind == "u8" else i8
+    more = [constant(np.full(array.shape[0], 3), dtype)] if kind in ("zero", "u8") else []
+    parts = constant(codes + 9 if kind == "u8" else codes, dtype), constant(scale, f16 if kind == "narrow" else f32), *more
+    return b.dequantize(*parts, axis=0, dtype=f32)
+
+
+@pytest.mark.parametrize("kinds", list(product(("f16", "bf16", "plain", "zero", "u8", "narrow"), repeat=2)))
+def test_weights_are_joined_where_they_are_held_alike(kinds: tuple[str, str]) -> None:
+    """With zero points or without, in these dtypes or others: only what has the same fields lies side by side."""
+    module = Module("m")
+    graph = module.functions.setdefault("main", Graph("main"))
+    b, random = Builder(module, graph), np.random.default_rng(0)
+    x = graph.add_input("x", TensorType(f32, (3, 8)))
+    made = [held(b, kind, random.standard_normal((16, 8)).clip(-1, 1)) for kind in kinds]
+    graph.set_outputs([b.softmax(b.matmul(x, weight, transpose_b=True), axis=1) for weight in made])
+    given = random.standard_normal((3, 8)).astype(np.float32)
+    before = interpret(module, [given])
+    assert JoinProducts().run(module, PassContext()) == (kinds[0] == kinds[1])
+    for one, other in zip(before, interpret(module, [given]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_a_table_that_others_read_too_stays_apart() -> None:
