@@ -174,7 +174,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
 
 
 def joining_passes(options: BuildOptions) -> str:
-    """What makes one product of several, now that every reader is known; coded weights keep scales of their own."""
+    """What makes one product of several, now that every reader is known and weights lie as they are stored."""
     limits = [target.most_joined for target in options.targets if target.most_joined is not None]
     is_limited = len(limits) == len(options.targets)
     return f"join_products{f'{{limit={min(limits)}}}' if is_limited else ''}, eliminate_dead_code"
