@@ -306,11 +306,11 @@ def search_sorted(boundaries: Tensor, x: Tensor, /, *, right: bool = False) -> T
     """
     held, wanted = _comparable(boundaries), _comparable(x)
     low, high = np.zeros(x.shape, np.int64), np.full(x.shape, boundaries.size, np.int64)
-    while (low < high).any():
+    while (is_open := low < high).any():
         middle = (low + high) // 2
         found = held[np.minimum(middle, boundaries.size - 1)]
         is_behind = ~_precedes(wanted, found) if right else _precedes(found, wanted)
-        low, high = np.where((low < high) & is_behind, middle + 1, low), np.where((low < high) & ~is_behind, middle, high)
+        low, high = np.where(is_open & is_behind, middle + 1, low), np.where(is_open & ~is_behind, middle, high)
     return np.asarray(low, np.int64)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from ...ir import dims
 from ...ir.errors import InternalError
 from ...ir.formats import format_of
-from ...ir.formats.format import channel_of
 from ...ir.graph import ConstantData, Graph, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter, take_names
 from ...ir.ops.movement import reshape_groups
@@ -189,18 +188,15 @@ def _decoded_along(op: Op, along: int) -> tuple[int, ...] | str:
     """The axis of each field of a coded matrix that its columns lie along, or why columns share fields."""
     if op.name == "cast":
         return (along,)
-    axis, shapes = op.attrs["axis"], [field.shape for field in op.operands if field is not None]
+    axis, ranks = op.attrs["axis"], [field.type.rank for field in op.operands if field is not None]
+    is_across = axis is not None and axis % 2 != along
     if op.name == "decode":
-        columns = dims.number(op.result.shape[along])
-        rows = [field.rows for field in format_of(op.attrs["format"]).fields]
-        if channel_of(2, axis) != along or any(shared is None or columns % shared for shared in rows):
-            return "columns share scales"
-        return (along,) * len(shapes)
+        columns, rows = dims.number(op.result.shape[along]), [field.rows for field in format_of(op.attrs["format"]).fields]
+        return (along,) * len(ranks) if is_across and all(each and columns % each == 0 for each in rows) else "columns share scales"
     if op.attrs["block"]:
-        return (along,) * len(shapes) if axis % 2 != along else "columns share scales"
-    if axis is None or axis % 2 != along or any(len(shape) != 1 for shape in shapes[1:]):
-        return "columns share scales"
-    return (along, *(0 for _ in shapes[1:]))
+        return (along,) * len(ranks) if is_across else "columns share scales"
+    is_along = axis is not None and not is_across and all(each == 1 for each in ranks[1:])
+    return (along, *(0 for _ in ranks[1:])) if is_along else "columns share scales"
 
 
 def _biased(product: Op, graph: Graph) -> tuple[Value | None, Value]:
@@ -311,7 +307,7 @@ def _join(rewriter: Rewriter, parts: Sequence[Part], known: Joined) -> None:
     whole = builder.matmul(first.product.operands[0], weight, **first.product.attrs)
     if biased is not None and biased.bias is not None:
         builder.source = biased.end.source
-        whole = builder.add(whole, _row(rewriter.module, parts, biased.bias))
+        whole = builder.add(whole, _row(rewriter.module, parts))
     start = 0
     for part in parts:
         end = part.end.op
@@ -334,16 +330,16 @@ def _beside(module: Module, fields: Sequence[Value], along: int) -> Value:
     return _later(module, fields, TensorType(fields[0].dtype, tuple(shape)), lambda arrays: np.concatenate(arrays, axis=along))
 
 
-def _row(module: Module, parts: Sequence[Part], like: Value) -> Value:
+def _row(module: Module, parts: Sequence[Part]) -> Value:
     """The biases of all parts; -0.0 where there is none, which changes no number that it is added to."""
-    dtype, columns = like.dtype, [(part.columns, part.bias is not None) for part in parts]
+    biases = [part.bias for part in parts if part.bias is not None]
+    dtype, columns = biases[0].dtype, [(part.columns, part.bias is not None) for part in parts]
 
     def joined(arrays: Sequence[Array]) -> Array:
         given = iter(arrays)
         rows = [next(given).reshape(-1) if has_bias else np.full(count, -0.0).astype(dtype.numpy) for count, has_bias in columns]
         return np.concatenate(rows)
 
-    biases = [part.bias for part in parts if part.bias is not None]
     return _later(module, biases, TensorType(dtype, (sum(count for count, _ in columns),)), joined)
 
 

@@ -12,10 +12,10 @@ from ...ir.graph.rewrite import Rule
 from ...ir.types import DType
 from ..base import RulePass
 from ..match import Replacement, matched, operand, producer, uniform
+from .fold_constants import GATHERS
 
 # A broadcast repeats elements and a slice drops some: a cast belongs before the one and after the other.
 SAME_ELEMENTS = ("reshape", "transpose")
-GATHERS = ("take", "take_along_axis", "gather_nd")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SinkCasts(RulePass):
 class SinkWidening(Rule):
     """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice, max_pool and gathers; so with dequantize by one scale"""
 
-    ops = (*SAME_ELEMENTS, "slice", "max_pool", *GATHERS)
+    ops = (*SAME_ELEMENTS, "slice", "max_pool", *sorted(GATHERS))
 
     def check(self, op: Op, module: Module) -> str | None:
         wide = producer(op.operands[0], "cast", "dequantize")
