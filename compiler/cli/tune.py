@@ -23,7 +23,10 @@ from .trust import key_options
 @click.option("-o", "--output", type=Writable(ENGINE), metavar="OUT.ourcc", help="Write the better engine here (default: in place).")
 @key_options
 def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_json: bool) -> None:
-    """Measure schedules on this machine's CPU and improve an engine; its kernels for GPUs stay as they are."""
+    """Measure schedules on this machine's CPU and improve an engine.
+
+    Kernels for GPUs stay as they are: their schedules are chosen by prediction when an engine is built.
+    """
     try:
         measuring = parse_measuring(budget)
     except UsageError:
