@@ -179,9 +179,7 @@ def measure(numbers: Iterable[int], architecture: str, seconds: float) -> list[d
             us, results = measured(listed[number], {name: row.pop("engine") for name, row in found.items() if "engine" in row}, flush)
             schedules = [{"schedule": name, **row} for name, row in found.items()]
             schedules = [each | ({"us": us[name], **results[name]} if (name := each["schedule"]) in us else {}) for each in schedules]
-            rows.append(
-                {"number": number, "group": listed[number].group, "problem": listed[number].name, "eager": us[""], "schedules": schedules}
-            )
+            rows.append({"group": listed[number].group, "problem": listed[number].name, "eager": us[""], "schedules": schedules})
             print(line(rows[-1]), flush=True)
             torch.cuda.empty_cache()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -210,9 +208,9 @@ def line(row: Mapping[str, Any]) -> str:
     return f"{title} eager {row['eager']:8.1f} best {best['us']:8.1f} {said}, predicted {off:.2f} of {len(known)}, {best['schedule']}"
 
 
-def again(row: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """A problem as it was timed, with what is predicted and chosen now."""
-    now = {each.schedule: each for each in offered(row["number"], architecture, 10_000)}
+def again(number: int, row: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """A problem as it was timed, with what is predicted and chosen now that its number in the list is this."""
+    now = {each.schedule: each for each in offered(number, architecture, 10_000)}
     kept = [
         each | {"predicted": now[name].predicted, "chosen": now[name].chosen}
         for each in row["schedules"]
@@ -236,9 +234,11 @@ def main() -> int:
     if arguments.recorded:
         machine = MACHINES[arguments.recorded]
         known = json.loads((RESULTS / f"gpu_schedules_{machine.name.lower()}.json").read_text(encoding="utf-8"))
+        places = {(each.group, each.name): number for number, each in enumerate(listed)}
         for row in known["problems"]:
-            if row["number"] in numbers:
-                print(line(again(row, machine.architecture)), flush=True)
+            number = places.get((row["group"], row["problem"]))
+            if number is not None and number in numbers:
+                print(line(again(number, row, machine.architecture)), flush=True)
         return 0
     if not torch.cuda.is_available():
         print("no CUDA device on this machine, so nothing was measured")

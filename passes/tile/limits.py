@@ -235,6 +235,9 @@ def _down(value: Dim, step: int, scope: Scope) -> Dim:
     return value - beyond if isinstance(beyond, int) else value // step * step
 
 
+UNUSED = "%group"
+"""A symbol for groups of rows: no name of a region has such a sign."""
+
 Ends: TypeAlias = list[tuple[Dim, Dim]]
 
 
@@ -264,10 +267,29 @@ def _bounds(limit: Limit, block: Block) -> tuple[bool, Dim, Dim] | None:
         return None
     ends = [rest, rest]
     if block.row is not None:
-        slope = dims.substitute(rest, {block.row: 1}) - dims.substitute(rest, {block.row: 0})
-        if not isinstance(slope, int) or rest != dims.substitute(rest, {block.row: 0}) + dims.symbol(block.row) * slope:
+        slope = _slope(rest, block.row)
+        if slope is None:
             return None
         ends = [dims.substitute(rest, {block.row: row}) for row in (block.first, block.first + (block.count - 1))]
         ends = ends if slope >= 0 else ends[::-1]
     least, most = ends
     return (True, most + 1, least + 1) if is_high else (False, -most, -least)
+
+
+def _slope(place: Dim, row: str) -> int | None:
+    """What a place grows by with a row, or with a group of rows beside each other that share it; None where that is no constant."""
+    size = max((size for size in _divisors(place, row)), default=1)
+    group = dims.symbol(UNUSED)
+    facts = Facts().with_range(UNUSED, 0, None)
+    first, last = (dims.simplify(dims.substitute(place, {row: group * size + within}), facts) for within in (0, size - 1))
+    start = dims.substitute(first, {UNUSED: 0})
+    slope = dims.substitute(first, {UNUSED: 1}) - start
+    return slope if isinstance(slope, int) and first == last == start + group * slope else None
+
+
+def _divisors(place: Dim, row: str) -> Iterator[int]:
+    """The numbers that a row is divided by in a place."""
+    for monomial, _ in () if isinstance(place, int) else place.terms:
+        for atom in monomial:
+            if isinstance(atom, dims.Function) and atom.kind == "div" and atom.left == dims.symbol(row) and isinstance(atom.right, int):
+                yield atom.right

@@ -9,22 +9,21 @@ from math import ceil
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply
-from ....ir.region import Let, Region, Scalar, transform
+from ....ir.region import Let, Scalar, transform
 from ....ir.region import Ref as Name
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Param, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
 from ...regions.contraction import plain_load
-from ...regions.simplify_region import split_axis
-from ...regions.split_groups import groups_of
 from ..limits import Block as Rows
 from ..limits import Limit, Spans, share_looked_at, spans_of, without
 from ..lower import Block, upper_bound, used_parameters
 from ..powers import Base, Powers, Words, powers_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from ..softmax import Attention, read_attention
+from ..softmax import Attention
+from .heads import Heads, heads_of, posed, read_heads
 from .matrix import Operands, factor_dtype, narrowed, operands_for, products_on
-from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic, waves
+from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic
 from .sweep import fresh_block
 
 WIDEST = 256
@@ -74,7 +73,7 @@ class GpuAttention:
         heads = read_heads(problem)
         if isinstance(heads, str):
             return Refusal(heads)
-        region, found = heads.region, heads.attention
+        region, found = heads.readings[0].region, heads.attention
         if len(found.inner) != 1:
             return Refusal(f"scores fold {len(found.inner)} axes, expected one")
         for name in (*found.inner, found.feature):
@@ -91,11 +90,12 @@ class GpuAttention:
         return Match(self, problem, heads)
 
     def space(self, match: Match[Heads], target: GpuTarget) -> Iterator[Schedule]:
-        """Tiles of rows and steps of columns; wide heads take small ones, and come in steps themselves."""
+        """Tiles of rows, of one head or of several, and steps of columns; wide heads take small ones, and come in steps themselves."""
         problem, found = posed(match)
         first = attention_operands(found)[0]
         if isinstance(first, str):
             return
+        shared = [each.heads for each in match.found.readings]
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
         key = first.products, wide
@@ -105,7 +105,9 @@ class GpuAttention:
             held = (m + (2 * stages + 1) * t) * wide * first.dtype.bits // 8
             if held <= target.shared_memory or (m, t, d, warps, stages) == choices[-1]:
                 rows = m if found.row else 1
-                yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
+                own = (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages))
+                for heads in shared:
+                    yield Schedule(self.name, own if heads == 1 else (*own, ("heads", heads)))
 
     def cost(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> float:
         """Both products and one exponential a score, or all bytes from memory."""
@@ -116,46 +118,18 @@ class GpuAttention:
         look at columns that weigh nothing.
         """
         sharing = max(1, schedule["warps"] * ROWS_OF_WARP // schedule["m"])
-        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.attention.limits else 0
+        looking = (schedule["m"], heads_of(schedule)) if match.found.attention.limits else ()
+        return self.name, schedule["t"], schedule["d"], sharing, *looking
 
     def tile(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        problem, found = posed(match)
+        problem, found = posed(match, schedule)
         return TileProgram(problem.region.name, (attention_launch(problem, schedule, found),), symbols=tuple(problem.symbols.ranges))
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Attention as a region poses it, or the same region with heads in two axes where one row of each asks keys that several
-    heads share: those are the rows then.
-    """
-
-    region: Region
-    attention: Attention
-
-
-def read_heads(problem: Problem) -> Heads | str:
-    """The attention that a problem is, or why it is not one."""
-    found = read_attention(problem.region)
-    if isinstance(found, str):
-        return found
-    for name in found.batch if found.row is None else ():
-        for size in sorted(groups_of(problem.region, name, 2), reverse=True):
-            made = split_axis(problem.region, name, [size], problem.symbols)
-            after = read_attention(made)
-            if not isinstance(after, str) and after.row is not None:
-                return Heads(made, after)
-    return Heads(problem.region, found)
-
-
-def posed(match: Match[Heads]) -> tuple[Problem, Attention]:
-    """The problem as its attention was read, and that."""
-    return replace(match.problem, region=match.found.region), match.found.attention
 
 
 def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget, splits: int = 1) -> float:
     """Predicted seconds where the columns of a row are the work of `splits` programs."""
-    problem, found = posed(match)
+    problem, found = posed(match, schedule)
     operands = attention_operands(found)[0]
     if isinstance(operands, str):
         return float("inf")
@@ -171,18 +145,28 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
         columns = ceil(columns * min(1.0, AT_EDGES * share_looked_at(rows, sizes[found.row], found.limits)))
     scores = float(programs * m * columns)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
-    share = _share(schedule, max(64, wide // 2), operands.dtype.bits, target)
+    share = _share(schedule, wide // 2, operands.dtype.bits, target)
     products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * share)
     exponentials = scores * 12 / target.rates["f32"]
     # Smaller programs wait beside each other; of single rows memory decides. Where results lie in tensor memory, programs that are beside
     # each other cover what one waits for as its buffers do (estimated).
     resident, turns = 16 // schedule["warps"] if found.row else 2, schedule["stages"]
     if target.tensor_memory and found.row:
-        resident = max(1, min(resident, target.shared_memory // (_shared(schedule, max(64, wide // 2), operands.dtype.bits) + RESERVED)))
+        resident = max(1, min(resident, target.shared_memory // (_shared(schedule, wide // 2, operands.dtype.bits) + RESERVED)))
         turns = max(turns, resident)
     latency = columns / schedule["t"] * STEP_SECONDS * -(-programs // (target.processors * resident)) / turns
-    memory = memory_seconds(traffic(problem), programs, target)
-    return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+    # Programs of other rows and heads read the same keys and values again, from the second cache. That few programs do not fill the
+    # device is in what their steps wait, where those have buffers.
+    again = programs * columns * wide * operands.dtype.bits / 8 / target.cache_rate
+    memory = max(memory_seconds(traffic(problem), target.processors if found.row else programs, target), again)
+    return max((products + exponentials) * _rounds(programs, target), memory) + latency + LAUNCH_SECONDS
+
+
+def _rounds(programs: float, target: GpuTarget) -> float:
+    """Rounds of two programs beside each other, the last one of single programs if they are enough; over those without idle processors."""
+    full, left = divmod(programs, 2 * target.processors)
+    rounds = 2 * full + min(2, ceil(left / target.processors))
+    return max(1.0, rounds * target.processors / max(1.0, programs))
 
 
 def _share(schedule: Schedule, wide: int, bits: int, target: GpuTarget) -> float:

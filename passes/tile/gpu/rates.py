@@ -8,9 +8,10 @@ from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
-from .attention import attention_operands, read_heads
+from .attention import attention_operands
 from .blocked import block_product
 from .grouped import grouped_product
+from .heads import read_heads
 from .matrix import Operands, operands_of, products_on, why_not_instruction
 from .scaled import block_scaled, operands_of_blocks
 

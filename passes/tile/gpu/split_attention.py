@@ -19,7 +19,8 @@ from ..lower import upper_bound
 from ..powers import Words, powers_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention
-from .attention import GpuAttention, Heads, Parts, attention_launch, attention_seconds, posed
+from .attention import GpuAttention, Parts, attention_launch, attention_seconds
+from .heads import Heads, posed
 from .parts import LARGEST, free_name, space_param, why_whole
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
@@ -28,6 +29,8 @@ from .sweep import Sweep, Tiling
 SPLITS = (4, 8, 16, 32, 64, 128)
 LEAST_STEPS = 2
 """Steps of columns that are worth a part."""
+PART_SECONDS = 8e-8
+"""What another part costs beside its bytes, as measured on H100 (benchmarks/kernels/schedules.py)."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,24 @@ class SplitAttention:
     def cost(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> float:
         """That of `attention` with more programs of fewer columns, and parts that are written and read again."""
         problem, found = posed(match)
+        splits = schedule["splits"]
         results = problem.typical(dims.product(problem.region.axis(a).extent for a in found.result.axes))
-        moved = 2.0 * schedule["splits"] * results * found.result.dtype.bits / 8
-        return attention_seconds(match, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+        moved = 2.0 * splits * results * found.result.dtype.bits / 8
+        joining = LAUNCH_SECONDS + 1e-6 + splits * PART_SECONDS + moved / target.memory_rate
+        return attention_seconds(match, schedule, target, splits) + joining
 
     def order(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> Order:
         """As in `attention` for each part; then the parts, by the tile that holds them."""
-        _, _, tiling = _joining(match, _spaces(match, schedule["splits"]), schedule["splits"])
+        _, _, tiling = _joining(match, schedule, _spaces(match, schedule))
         return self.name, schedule["splits"], str(tiling), *GpuAttention().order(replace(match, strategy=GpuAttention()), schedule, target)
 
     def tile(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """Two launches and the workspaces between them."""
-        (problem, found), splits = posed(match), schedule["splits"]
-        spaces = _spaces(match, splits)
+        problem, found = posed(match, schedule)
+        spaces = _spaces(match, schedule)
         params = tuple(space_param(space, "out") for space in spaces)
-        parts = Parts(free_name(problem, "part"), splits, params)
-        launches = (attention_launch(problem, schedule, found, parts), _join(match, spaces, splits))
+        parts = Parts(free_name(problem, "part"), schedule["splits"], params)
+        launches = (attention_launch(problem, schedule, found, parts), _join(match, schedule, spaces))
         return TileProgram(problem.region.name, launches, params, tuple(problem.symbols.ranges))
 
 
@@ -84,23 +89,24 @@ def _rows(found: Attention) -> tuple[str, ...]:
     return (*found.batch, *((found.row,) if found.row else ()))
 
 
-def _spaces(match: Match[Heads], splits: int) -> tuple[Operand, Operand, Operand]:
+def _spaces(match: Match[Heads], schedule: Schedule) -> tuple[Operand, Operand, Operand]:
     """The highest score, the sum of exponentials and the weighted values of each part."""
-    problem, found = posed(match)
+    problem, found = posed(match, schedule)
     extents, dtype = problem.region.extents, found.product.dtype
 
     def space(name: str, axes: tuple[str, ...]) -> Operand:
-        return Operand(free_name(problem, name), TensorType(dtype, (splits, *(extents[axis] for axis in axes))))
+        return Operand(free_name(problem, name), TensorType(dtype, (schedule["splits"], *(extents[axis] for axis in axes))))
 
     rows = _rows(found)
     return space("highest_of", rows), space("total_of", rows), space("sums_of", (*rows, found.feature))
 
 
 def _joining(
-    match: Match[Heads], spaces: tuple[Operand, Operand, Operand], splits: int
+    match: Match[Heads], schedule: Schedule, spaces: tuple[Operand, Operand, Operand]
 ) -> tuple[Problem, tuple[Let | Reduce, ...], Tiling]:
     """What the second launch computes, and its tiling."""
-    problem, found = posed(match)
+    problem, found = posed(match, schedule)
+    splits = schedule["splits"]
     region, part, rows, dtype = problem.region, free_name(problem, "part"), _rows(found), found.product.dtype
 
     def load(space: Operand, axes: tuple[str, ...]) -> Load:
@@ -145,7 +151,7 @@ def _joining(
     return after, statements, tiling
 
 
-def _join(match: Match[Heads], spaces: tuple[Operand, Operand, Operand], splits: int) -> Launch:
+def _join(match: Match[Heads], schedule: Schedule, spaces: tuple[Operand, Operand, Operand]) -> Launch:
     """The parts rescaled and added along their own axis, then what follows the sums."""
-    after, statements, tiling = _joining(match, spaces, splits)
-    return Sweep(after, statements, (match.found.attention.store,), tiling).launch(f"{match.problem.region.name}.split_attention_join")
+    after, statements, tiling = _joining(match, schedule, spaces)
+    return Sweep(after, statements, (posed(match, schedule)[1].store,), tiling).launch(f"{match.problem.region.name}.split_attention_join")

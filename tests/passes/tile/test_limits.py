@@ -31,11 +31,14 @@ def numbers(span: tuple[Dim, Dim], values: dict[str, int]) -> range:
     return range(low, max(low, high))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_spans_hold_every_column_that_counts(seed: int) -> None:
     draw = random.Random(seed)
     step, rows, count = draw.choice((4, 8)), draw.choice((1, 4, 8, 16)), draw.randint(1, 40)
     places = [ROW - COLUMN + draw.randint(-9, 9), COLUMN - ROW + draw.randint(-3, 20), 30 - COLUMN, COLUMN - 5, COLUMN + ROW - 12]
+    if draw.random() < 0.4:
+        # Rows of several heads beside each other share their places.
+        places = [dims.substitute(place, {"i": ROW // draw.choice((2, 3, 4))}) for place in places]
     limits = [limit(place) for place in draw.sample(places, draw.randint(0, 3))]
     columns: Dim = dims.symbol("S") if draw.random() < 0.5 else count
     facts = Facts({"S": dims.Range(1, 40)}).with_range("i.first", 0, None, rows).with_range("part", 0, 3)
@@ -67,6 +70,16 @@ def test_below_the_diagonal_one_block_is_an_edge() -> None:
     assert spans.edges == ((first, first + 128),) and spans.plain == (0, first)
     everything, _ = spans_of(Block("i", first, 128, "j", 4096, 64), [], facts)
     assert everything.edges == () and everything.plain == (0, 4096)
+
+
+def test_rows_of_heads_share_their_edge() -> None:
+    facts = Facts().with_range("i.first", 0, 4096 - 64, 64)
+    first = dims.symbol("i.first")
+    spans, known = spans_of(Block("i", first, 64, "j", 4096, 16), [limit(ROW // 4 - COLUMN)], facts)
+    assert len(known) == 1 and spans.plain[0] == 0 and dims.evaluate(spans.plain[1], {"i.first": 128}) == 32
+    assert [[dims.evaluate(end, {"i.first": 128}) for end in edge] for edge in spans.edges] == [[32, 48]]
+    for place in (ROW % 4 - COLUMN, ROW // 4 + ROW - COLUMN, ROW // 4 + ROW // 2 - COLUMN):
+        assert spans_of(Block("i", first, 64, "j", 4096, 16), [limit(place)], facts)[1] == ()
 
 
 def test_conditions_are_found_and_dropped_one_by_one() -> None:
