@@ -23,7 +23,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention
 from .heads import Heads, heads_of, posed, read_heads
 from .matrix import Operands, factor_dtype, narrowed, operands_for, products_on
-from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic
+from .shape import LAUNCH_SECONDS, beside, is_covered, memory_seconds, power_of_two, traffic
 from .sweep import fresh_block
 
 WIDEST = 256
@@ -45,10 +45,13 @@ for each one that is asked and by head size. Beyond them the assembler spills on
 
 OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
     (1, 64): ((64, 128, 64, 4, 2), (128, 64, 64, 4, 3)),
+    (1, 256): ((64, 32, 256, 4, 2),),
     (3, 128): ((128, 32, 128, 8, 2),),
 }
 """More of them, to be preferred, where accumulators are registers of four warps: with tensor memory these spill."""
 
+OF_WGMMA_UNLIMITED: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {(1, 128): ((128, 64, 128, 4, 2),)}
+"""And where every column counts: between the loops of limits these spill."""
 
 RESERVED = 1024
 """Bytes of shared memory that the driver takes of each program."""
@@ -99,7 +102,8 @@ class GpuAttention:
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
         key = first.products, wide
-        choices = (*(OF_WGMMA.get(key, ()) if target.matrix_instruction == "wgmma" else ()), *TILES[key])
+        more = OF_WGMMA.get(key, ()) + (() if found.limits else OF_WGMMA_UNLIMITED.get(key, ()))
+        choices = (*(more if target.matrix_instruction == "wgmma" else ()), *TILES[key])
         for m, t, d, warps, stages in choices:
             # One more step of keys lies there while it is split or turned. The last choice is the smallest.
             held = (m + (2 * stages + 1) * t) * wide * first.dtype.bits // 8
@@ -141,25 +145,24 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     programs = heads * (-(-sizes[found.row] // m) if found.row else 1) * splits
     columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
     if found.row is not None:
-        rows = Rows(found.row, 0, 1, found.column, int(sizes[found.column]), schedule["t"])
+        rows = Rows(found.row, 0, m, found.column, int(sizes[found.column]), schedule["t"])
         columns = ceil(columns * min(1.0, AT_EDGES * share_looked_at(rows, sizes[found.row], found.limits)))
     scores = float(programs * m * columns)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
-    share = _share(schedule, wide // 2, operands.dtype.bits, target)
-    products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * share)
+    neighbours = _neighbours(schedule, wide // 2, operands.dtype.bits, target)
+    products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * _share(schedule, neighbours))
     exponentials = scores * 12 / target.rates["f32"]
     # Smaller programs wait beside each other; of single rows memory decides. Where results lie in tensor memory, programs that are beside
     # each other cover what one waits for as its buffers do (estimated).
-    resident, turns = 16 // schedule["warps"] if found.row else 2, schedule["stages"]
+    resident, turns = neighbours if found.row else 2, schedule["stages"]
     if target.tensor_memory and found.row:
-        resident = max(1, min(resident, target.shared_memory // (_shared(schedule, wide // 2, operands.dtype.bits) + RESERVED)))
         turns = max(turns, resident)
     latency = columns / schedule["t"] * STEP_SECONDS * -(-programs // (target.processors * resident)) / turns
     # Programs of other rows and heads read the same keys and values again, from the second cache. That few programs do not fill the
     # device is in what their steps wait, where those have buffers.
     again = programs * columns * wide * operands.dtype.bits / 8 / target.cache_rate
-    memory = max(memory_seconds(traffic(problem), target.processors if found.row else programs, target), again)
-    return max((products + exponentials) * _rounds(programs, target), memory) + latency + LAUNCH_SECONDS
+    memory = memory_seconds(traffic(problem), target.processors if found.row else programs, target)
+    return beside((products + exponentials) * _rounds(programs, target), again, memory) + latency + LAUNCH_SECONDS
 
 
 def _rounds(programs: float, target: GpuTarget) -> float:
@@ -169,18 +172,24 @@ def _rounds(programs: float, target: GpuTarget) -> float:
     return max(1.0, rounds * target.processors / max(1.0, programs))
 
 
-def _share(schedule: Schedule, wide: int, bits: int, target: GpuTarget) -> float:
+def _share(schedule: Schedule, neighbours: int) -> float:
     """The share of the instruction's rate that its products reach, as measured on H100 (benchmarks/kernels/schedules.py): best where
     another program multiplies while one looks at its scores.
     """
     m, t, warps = schedule["m"], schedule["t"], schedule["warps"]
     if warps * ROWS_OF_WARP > m:
         return 0.3
-    shared = _shared(schedule, wide, bits)
-    held = m * (t + wide) + warps * 32 * 40
-    if min(target.shared_memory // shared, target.registers // held) > 1 and warps * ROWS_OF_WARP == m:
-        return 0.62
+    if neighbours > 1 and warps < 8:
+        return 0.76 if warps * ROWS_OF_WARP == m else 0.66
     return 0.57 if t <= 64 < m else 0.5
+
+
+def _neighbours(schedule: Schedule, wide: int, bits: int, target: GpuTarget) -> int:
+    """Programs that a processor holds at a time: their warps, registers and shared memory."""
+    m, t, warps = schedule["m"], schedule["t"], schedule["warps"]
+    held = m * (t + wide) + warps * 32 * 40
+    memory = target.shared_memory // (_shared(schedule, wide, bits) + RESERVED)
+    return max(1, min(16 // warps, memory, target.registers // held))
 
 
 def _shared(schedule: Schedule, wide: int, bits: int) -> int:

@@ -23,7 +23,7 @@ from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64
 from ourcc.passes.regions.simplify_region import simplify_region
-from ourcc.passes.tile.gpu.attention import OF_WGMMA, TILES, GpuAttention
+from ourcc.passes.tile.gpu.attention import OF_WGMMA, OF_WGMMA_UNLIMITED, TILES, GpuAttention
 from ourcc.passes.tile.schedule import Match, Problem, Schedule
 
 Array = np.ndarray[Any, Any]
@@ -155,8 +155,9 @@ def test_the_query_is_read_once_and_the_last_rows_come_first() -> None:
 @pytest.mark.parametrize("key", [(1, 64), (1, 128), (1, 256)])
 def test_preferred_tiles_stay_in_registers(key: tuple[int, int], target: str) -> None:
     machine = gpu_target(target)
-    first = (*(OF_WGMMA.get(key, ()) if machine.matrix_instruction == "wgmma" else ()), *TILES[key])[0]
     for causal in (False, True):
+        more = OF_WGMMA.get(key, ()) + (() if causal else OF_WGMMA_UNLIMITED.get(key, ()))
+        first = (*(more if machine.matrix_instruction == "wgmma" else ()), *TILES[key])[0]
         resources = compile_kernel(kernel_of(bf16, key[1], first, causal), machine, is_read=False).resources
         assert (resources.spill_stores, resources.spill_loads) == (0, 0)
 
