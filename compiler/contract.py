@@ -241,13 +241,17 @@ def saves_memory_alone(options: BuildOptions, reading: Mapping[str, float], seco
         )
 
 
-def slower_decoded(options: BuildOptions, parts: Iterable[tuple[str, float, float, Sequence[str]]]) -> Iterator[str]:
-    """What to tell of formats of weights that make products slower on a GPU, as the prices of their schedules have it.
+def slower_decoded(contract: Contract, options: BuildOptions, parts: Iterable[tuple[str, float, float, Sequence[str]]]) -> Iterator[str]:
+    """What to tell of formats of weights that make products slower on a GPU, as the prices of their schedules have it; nothing of
+    those that no product has, as where a model's own weights are coded.
 
     A part is its name, the predicted seconds of its products of coded weights, and those of the same products of weights that lie in
     the dtypes that follow.
     """
-    asked = " with ".join(filter(None, (options.quantize, options.sparsity)))
+    done = set().union(*(implied(row.realised.split(", "), has_weight=True) for row in contract))
+    requests = {} if options.quantize is None else {options.quantize: QUANTIZATIONS[options.quantize].parts}
+    requests |= {} if options.sparsity is None else {options.sparsity: (options.sparsity,)}
+    asked = " with ".join(name for name, words in requests.items() if done & {*words})
     for name, coded, plain, dtypes in parts:
         if asked and coded > (1 + LITTLE) * plain:
             yield (

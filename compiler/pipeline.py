@@ -107,7 +107,7 @@ def compile_simplified(
     notes = [*idle, *unmet(contract, options), *widened_again(contract, [part.name for part in parts], options)]
     if brought is not None:
         notes += saves_memory_alone(options, *_reading(parts, max(0, brought - module.constant_bytes)))
-    notes += slower_decoded(options, [(part.name, *part.decoding) for part in parts if part.decoding is not None])
+    notes += slower_decoded(contract, options, [(part.name, *part.decoding) for part in parts if part.decoding is not None])
     for note in notes:
         progress.note(note)
     notes += [*simplified.notes, *faults_of(parts)]

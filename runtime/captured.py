@@ -18,9 +18,8 @@ MOST = 16
 FEWEST = 4
 """Launches from which on a run is worth a graph."""
 TOLD = (
-    f"runs of {FEWEST} launches or more are replayed as CUDA graphs from the second call on, where sizes come again and inputs and outputs "
-    "lie where they lay, and launched one by one elsewhere; graphs were never executed on hardware: "
-    "graphs=False or OURCC_CUDA_GRAPHS=0 turns them off"
+    f"{FEWEST} launches or more in a row are replayed as a CUDA graph when they come again (docs/gpu.md), which was never executed on"
+    " hardware; OURCC_CUDA_GRAPHS=0 turns that off"
 )
 """What users are told of it."""
 

@@ -60,6 +60,17 @@ _TABLE = ("cuLaunchKernel", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async")
 """What the host program in C calls (`codegen/host/launches.c`), in its order."""
 
 
+_OLDER = (
+    "a driver may be older than the kernels: those for Hopper take R525 or later, those for Blackwell R580 or later, see docs/gpu.md;"
+    " nvidia-smi says which is installed"
+)
+HINTS = {
+    100: "no GPU is visible to this process: look at nvidia-smi, CUDA_VISIBLE_DEVICES, and how the container was started (--gpus all)",
+    **dict.fromkeys((200, 209, 222), _OLDER),
+}
+"""What to do about errors of the driver: CUDA_ERROR_NO_DEVICE, and INVALID_IMAGE, NO_BINARY_FOR_GPU and UNSUPPORTED_PTX_VERSION."""
+
+
 class DriverError(EngineError):
     """The driver refused a call; `status` is its number, `step` that of the plan's step (-1: of none)."""
 
@@ -100,7 +111,7 @@ class Driver:
 
     def error(self, what: str, status: int, step: int = -1) -> DriverError:
         """The error of a call that the driver refused."""
-        error = DriverError(f"{what}: {self.describe(status)}")
+        error = DriverError(f"{what}: {self.describe(status)}", hint=HINTS.get(status))
         error.status, error.step = status, step
         return error
 

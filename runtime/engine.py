@@ -263,7 +263,8 @@ def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
             _rebuild("native") if other is None else f"{other} of the engine runs here: leave the target out"
         )
         raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=hint)
-    raise EngineError(f"engine holds no target for this machine, it holds {held}", note=note, hint=_rebuild("native"))
+    hint = "; or ".join(filter(None, (remedy(contents, names), _rebuild("native"))))
+    raise EngineError(f"engine holds no target for this machine, it holds {held}", note=note, hint=hint)
 
 
 def _rebuild(target: str) -> str:

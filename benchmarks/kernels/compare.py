@@ -8,6 +8,8 @@ from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Any
 
+import hardware
+
 GOAL, LEAST = 1.0, 0.85
 """The mean that each class should have, and what no problem should be below; peer's time over ours."""
 
@@ -21,6 +23,9 @@ PUBLISHED = (
 
 STRANGE = 5.0
 """A peer that takes so many times as long has no kernel that was made for the problem: that is no comparison."""
+
+LONGEST = 120
+"""Characters of a peer's configuration that are shown."""
 
 COLOURS = {"H100": "#3b6ea5", "H200": "#7a9cc4", "B200": "#c0632f"}
 WIDTH, LEFT, LINE = 760, 230, 22
@@ -64,7 +69,7 @@ def compared(
             found.append(
                 line
                 | {"us": row["us"], "peer": name, "peer us": best["us"], "ratio": round(best["us"] / row["us"], 3)}
-                | {"ours bound": row["bound"], "configuration": f"{best['title']}; {configuration}"[:240]}
+                | {"ours bound": row["bound"], "configuration": f"{best['title']}; {configuration}"[:LONGEST]}
             )
     return found
 
@@ -114,9 +119,18 @@ def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]], 
         if "reason" in line:
             text += f"\n| {title} | - | {line['reason'].replace('|', '/')} | | | | |"
             continue
-        shown = (line["us"], line["ours bound"], line["peer"], line["peer us"], line["ratio"], _plain(line["configuration"]))
+        shown = (line["us"], line["ours bound"], line["peer"], line["peer us"], line["ratio"], _plain(_whole_words(line["configuration"])))
         text += f"\n| {title} | " + " | ".join(map(str, shown)) + " |"
-    return f"{text}\n\n{shares(rows)}"
+    said = (
+        "## Beside published rates\n\nOther cards, clocks and, of products, shapes; cards that draw more than they may run slower than "
+        "their clock, which estimates know only of the kernels that they were fitted to: what was measured counts."
+    )
+    return f"{text}\n\n{said}\n\n{shares(rows)}"
+
+
+def _whole_words(text: str) -> str:
+    """A list of settings up to the last whole one, where it was cut."""
+    return text if len(text) < LONGEST else text.rpartition(", ")[0] + ", ..."
 
 
 def _plain(text: str) -> str:
@@ -124,14 +138,17 @@ def _plain(text: str) -> str:
 
 
 def shares(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Ours as a share of published rates of vendors' kernels."""
+    """Ours as a share of published rates of vendors' kernels, estimated and as it was measured."""
     times = {(row["group"], row["problem"], row["machine"]): row["us"] for row in rows if "us" in row}
-    lines = ["| problem | published | TFLOP/s | ours, estimated | share |", "|---|---|---|---|---|"]
+    seen = {(each.group, each.problem, each.machine): each.ours for name in COLOURS for each in hardware.measured(name)}
+    titles = ("problem", "published", "TFLOP/s", "ours, estimated now", "share", "ours, measured then", "share")
+    lines = ["| " + " | ".join(titles) + " |", "|---|---|---|---|---|---|---|"]
     for group, problem, machine, whose, rate, operations in PUBLISHED:
-        us = times.get((group, problem, machine))
-        if us is not None:
-            own = operations / us / 1e6
-            lines.append(f"| {group}: {problem} ({machine}) | {whose} | {rate:.0f} | {own:.0f} | {own / rate:.2f} |")
+        key = group, problem, machine
+        if key in times:
+            both = [operations / us / 1e6 for us in (times[key], seen.get(key)) if us is not None]
+            shown = " | ".join(f"{own:.0f} | {own / rate:.2f}" for own in both) + " | - | -" * (2 - len(both))
+            lines.append(f"| {group}: {problem} ({machine}) | {whose} | {rate:.0f} | {shown} |")
     return "\n".join(lines)
 
 

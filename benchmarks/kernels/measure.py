@@ -20,6 +20,7 @@ from typing import Any
 
 import believe
 import compare
+import hardware
 import machines
 import ours
 import validate
@@ -30,6 +31,17 @@ from machines import MACHINES, Machine
 from trips import UnknownTrips
 
 RESULTS = Path(__file__).parents[1] / "results"
+MEASURED = (
+    "`make gpu` on the one card that was at hand, with the kernels of that day; eager torch calls cuBLAS, cuDNN and FlashAttention. "
+    "Above 1 ours was faster. Where estimates of those kernels and their times differ, times are right: ratios beside peers below are "
+    "of estimates on both sides, and show how kernels compare as code. No H200 or B200 was ever at hand."
+)
+COLUMNS = (
+    "The slowest kernel of each problem stands for its counts. *bound*: what it waits for most; *share*: of the time, the part that this "
+    "resource would need alone; *issue / matrix*: cycles in which instructions are issued, over those of the matrix units; *widths*: "
+    "bytes of an access to global memory, and how many such there are; *resident*: programs that a processor holds at a time; *waves*: "
+    "rounds of programs that the device runs, in whole devices."
+)
 
 
 def digest() -> str:
@@ -170,9 +182,21 @@ def write(results: dict[str, Any], lines: list[dict[str, Any]], verdict: str, po
     results |= {"classes": compare.classes(lines), "compared": lines}
     path = RESULTS / "kernels.json"
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    ratios = f"![ratios](kernels.svg)\n\n{compare.page(lines, rows, digest())}"
-    page = "\n\n".join(("# Kernels judged without a GPU", verdict, ratios, points, table(rows))) + "\n"
-    path.with_suffix(".md").write_text(page, encoding="utf-8")
+    known = [each for name in MACHINES for each in hardware.measured(name)]
+    page = "\n\n".join(
+        (
+            "# Kernels judged without a GPU",
+            "Times on this page are estimated from machine code, but for what says *measured*. "
+            "[How estimates are made](../../docs/kernels.md), and what they do not show.",
+            f"## How far estimates are from what was measured\n\n{verdict.replace(chr(10), '  ' + chr(10))}",
+            f"## Measured on a device\n\n{MEASURED}\n\n{hardware.summary(known)}",
+            f"![ratios](kernels.svg)\n\n{compare.page(lines, rows, digest())}",
+            f"## Published and measured times beside estimates\n\n{points}",
+            f"## Problems that were measured\n\n{hardware.table(known, rows)}",
+            f"## All problems, estimated\n\n{COLUMNS}\n\n{table(rows)}",
+        )
+    )
+    path.with_suffix(".md").write_text(page + "\n", encoding="utf-8")
     path.with_suffix(".svg").write_text(compare.picture(lines), encoding="utf-8")
 
 

@@ -100,7 +100,8 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     tables: list[Table] = []
     arenas, numbers = dict[str, str](), dict[str, Mapping[str, Cell]]()
     if options.kernels:
-        tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
+        rows = contents.report.get("kernels", {}).get(name, [])
+        tables.append(kernel_table(name, rows, workload_of(contents), on_cpu=contents.parts[name].is_level))
     if options.memory:
         plans, sizes = contents.parts[name].plans, workload_of(contents).sizes
         for function, plan in plans.items():

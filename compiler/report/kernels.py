@@ -128,13 +128,13 @@ def _moved(launch: TileLaunch, unit: Scheduled, at: Mapping[str, int]) -> float:
     return sum(min(sizes[param.name], reached.get(param.name, sizes[param.name])) * param.dtype.bits / 8 for param in launch.params)
 
 
-def bound_of(cost: Cost, rates: tuple[float, float], seconds: float, starting: float) -> str | None:
-    """What bounds a kernel by its prediction: starting its launches, arithmetic, or memory; None where all of them explain less than half
-    of it, as where steps wait for each other.
+def bound_of(cost: Cost, rates: tuple[float, float], seconds: float, starting: float) -> str:
+    """What bounds a kernel by its prediction: starting its launches, arithmetic, or memory; `other` where all of them explain less than
+    half of it, as where steps wait for each other, or few programs leave a device idle.
     """
     math, memory = cost.operations / rates[0], cost.bytes / rates[1]
     parts = {"launch": starting, "math" if math > memory else "memory": max(math, memory)}
-    return max(parts, key=lambda part: parts[part]) if sum(parts.values()) >= seconds / 2 else None
+    return max(parts, key=lambda part: parts[part]) if sum(parts.values()) >= seconds / 2 else "other"
 
 
 def _cost(unit: Scheduled, region: Region, at: Mapping[str, int]) -> Cost:
@@ -202,7 +202,7 @@ def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
     return dims.evaluate(size, sizes) if dims.symbols(size) <= sizes.keys() else 0
 
 
-def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workload) -> Table:
+def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workload, *, on_cpu: bool = True) -> Table:
     """The rows as a table; they were predicted for the workload."""
     cells = tuple(tuple(_cell(row, column) for column in COLUMNS) for row in rows)
     total = sum(map(spent_us, rows))
@@ -211,8 +211,10 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
     at = f"; sizes are those of the workload: {workload}" if workload.sizes else ""
     notes = [
         f"{each}: {total:.5g} us predicted{at}",
-        "times, shares and roofline are predicted, not measured: ourcc bench measures",
-        "bound: what most of a prediction is, starting launches, math or memory; - where these explain less than half of it",
+        "times, shares and roofline are predicted, not measured: "
+        + ("ourcc bench measures" if on_cpu else "ourcc bench measures whole calls on a GPU"),
+        "bound: what most of a prediction is, starting launches, math or memory; other: waiting, where these explain less than half",
+        "roofline: what math or memory would take at the machine's rates, over the prediction; share: of the time of one call",
     ]
     if any((row.get("roofline") or 0) > 1 for row in rows if row.get("kind", "kernel") == "kernel"):
         notes.append("a roofline above 1: faster than memory brings the bytes, which a cache is reckoned to hold, or work is skipped")
