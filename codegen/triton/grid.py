@@ -91,8 +91,10 @@ def _decode(emitter: Emitter, scope: Scope, launch: Launch, point: str) -> None:
         end = indices.scalar(emitter, scope, steps(last) - 1)
         places[last.name] = emitter.assign(f"{last.name}_from_end", f"{end} - {places[last.name]}")
     for axis in axes:
-        place = places[axis.name]
-        text = place if (axis.step or 1) == 1 else f"{place} * {axis.step}"
+        place, step = places[axis.name], axis.step or 1
+        if not indices.fits(scope, axis.high + step):
+            place = f"tl.cast({place}, tl.int64)"
+        text = place if step == 1 else f"{place} * {step}"
         if axis.low != 0:
             text = f"{text} + {indices.scalar(emitter, scope, axis.low)}"
         if text.isidentifier():

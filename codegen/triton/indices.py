@@ -33,7 +33,7 @@ def index(emitter: Emitter, scope: Scope, dim: Dim, axes: tuple[str, ...]) -> Ti
     """An index expression with the axes it varies over, in the order of `axes`."""
     dim = resolve(emitter, scope, dim)
     used = tuple(axis for axis in axes if axis in varies(scope, dim))
-    return Tile(_expression(emitter, scope, dim, used), used, i32 if _fits(scope, dim) else i64)
+    return Tile(_expression(emitter, scope, dim, used), used, i32 if fits(scope, dim) else i64)
 
 
 def scalar(emitter: Emitter, scope: Scope, dim: Dim) -> str:
@@ -107,7 +107,7 @@ def _split(scope: Scope, address: Dim) -> tuple[Dim, Dim]:
 def _expression(emitter: Emitter, scope: Scope, dim: Dim, axes: tuple[str, ...]) -> str:
     if isinstance(dim, int):
         return str(dim)
-    wide = not _fits(scope, dim)
+    wide = not fits(scope, dim)
     parts: list[str] = []
     for monomial, factor in dim.terms:
         words = [_atom(emitter, scope, atom, axes) for atom in monomial]
@@ -150,7 +150,7 @@ def _symbol(emitter: Emitter, scope: Scope, name: str, axes: tuple[str, ...]) ->
     return f"size_{name}"
 
 
-def _fits(scope: Scope, dim: Dim) -> bool:
+def fits(scope: Scope, dim: Dim) -> bool:
     """Whether i32 holds every product and every partial sum, in the order of printing."""
     if isinstance(dim, int):
         return _inside(dims.Range(dim, dim))
@@ -174,7 +174,7 @@ def _is_wide(scope: Scope, atom: Atom) -> bool:
 
 
 def _fits_atom(scope: Scope, atom: Function) -> bool:
-    return _fits(scope, atom.left) and _fits(scope, atom.right)
+    return fits(scope, atom.left) and fits(scope, atom.right)
 
 
 def _inside(bounds: dims.Range) -> bool:

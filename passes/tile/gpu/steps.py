@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Store, transform
+from ....ir.region.cost import cost_of
 from ....ir.region.stores import needed, stores_of
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
@@ -20,7 +21,7 @@ from .parts import unused
 from .rows import tile_rows
 from .scatter import Scatter, by_atomics
 from .sequence import Sequence
-from .shape import LAUNCH_SECONDS, traffic
+from .shape import LAUNCH_SECONDS
 from .sweep import Sweep
 
 FEW = 4
@@ -54,7 +55,7 @@ class Steps:
             yield Schedule(self.name, (("elements", elements),))
 
     def cost(self, match: Match[Pieces], schedule: Schedule, target: GpuTarget) -> float:
-        """Launches, memory traffic, a microsecond for each step of sequential walks, and what searches compare."""
+        """Launches, memory traffic or arithmetic of each, a microsecond for each step of sequential walks, and what searches compare."""
         problem, pieces = match.problem, match.found
         walked, compared = 0.0, 0.0
         for number, region in enumerate(pieces.regions):
@@ -66,7 +67,7 @@ class Steps:
                     walked += problem.typical(dims.product(region.axis(a).extent for a in met)) if met else 0
                 elif isinstance(statement, Reduce) and number + 1 in pieces.apart:
                     compared += problem.typical(dims.product(region.axis(a).extent for a in (*statement.axes, *statement.over)))
-        launches = len(pieces.regions) * (LAUNCH_SECONDS + traffic(problem) / target.memory_rate)
+        launches = sum(LAUNCH_SECONDS + _seconds(replace(problem, region=piece), target) for piece in pieces.regions)
         return launches + walked * 1e-6 + compared * COMPARED / target.rates["f32"] + 1e-9 * schedule["elements"]
 
     def order(self, match: Match[Pieces], schedule: Schedule, target: GpuTarget) -> Order:
@@ -101,6 +102,12 @@ def _launch(piece: Problem, elements: int, name: str, is_apart: bool) -> Launch:
     if not isinstance(tiling, str):
         return Sweep(piece, statements, (store,), tiling).launch(name)
     return Sequence(piece, statements, store).launch(name)
+
+
+def _seconds(piece: Problem, target: GpuTarget) -> float:
+    """What a launch moves, or what it computes without matrix instructions."""
+    cost = cost_of(piece.region, piece.sizes)
+    return max(cost.bytes / target.memory_rate, cost.operations / target.rates["f32"])
 
 
 def split(region: Region, symbols: Collection[str], typical: Callable[[Dim], int]) -> Pieces:

@@ -41,6 +41,14 @@ def test_addresses_are_64_bits_wide_only_where_32_do_not_hold_them() -> None:
     assert "tl.cast(i_first, tl.int64) * 64) + (lane_16[:, None] * 64" in large.source
 
 
+@pytest.mark.parametrize(("extent", "is_wide"), [(2**31 - 4096, False), (2**31 - 16, True), (2**31, True), (4_900_000_000, True)])
+def test_places_of_programs_are_widened_before_they_are_multiplied(extent: int, is_wide: bool) -> None:
+    """The last program's first element, and all of its lanes, fit the integers that they are computed in."""
+    source = kernel(COPY, f"%x: f32[i {extent}], %y: out f32[i {extent}]", f"(i: 0..{extent} step 16)").source
+    (first,) = (line.strip() for line in source.splitlines() if line.strip().startswith("i_first = "))
+    assert ("tl.int64) * 16" in first) is is_wide and first.endswith("* 16"), first
+
+
 def test_floor_division_of_what_may_be_negative() -> None:
     body = "store %y[i] = load %x[0 - (0 - i) // 4] : f32[i]"
     printed = kernel(body, "%x: f32[i 8], %y: out f32[i 16]", "(i: 0..16 step 16)")
