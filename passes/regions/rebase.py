@@ -43,16 +43,16 @@ class Rebase:
         """Whether terms are taken against the base itself, whatever it is."""
         return self.difference.args[1] == Ref(self.base.name, self.base.dtype)
 
-    def of_part(self, parts: int) -> Scalar:
-        """The term in one of so many parts of the row, where `base` is what the part gives."""
+    def of_part(self, length: int | Scalar) -> Scalar:
+        """The term in a part of so many elements of the row, where `base` is what the part gives."""
         own: Scalar = Ref(self.base.name, self.base.dtype)
         if self.is_scaled:
             # A part of nothing but -inf has no highest number; its powers are 0 against any other.
             lowest: Scalar = Apply("eq", (own, Constant(-math.inf, own.dtype)), boolean)
             return self._against(Apply("where", (lowest, Constant(0.0, own.dtype), own), own.dtype))
-        return self._against(times(own, float(parts)))
+        return self._against(self._as_row(own, length))
 
-    def joined(self, given: Scalar, base: Scalar, parts: int) -> Scalar:
+    def joined(self, given: Scalar, base: Scalar, length: int | Scalar) -> Scalar:
         """What a part's sum is against the row's base; `given` is the sum and `base` the base as the part has them."""
         if self.is_scaled:
             moved = transform(self.term, lambda part: self._moved(base) if part == self.difference else None)
@@ -62,9 +62,16 @@ class Rebase:
             # A part of nothing but -inf was taken against another number, from which the row's base may be far.
             nothing = Constant(0.0, given.dtype)
             return Apply("where", (Apply("eq", (given, nothing), boolean), nothing, scaled), given.dtype)
-        apart = self._moved(times(base, float(parts)))
+        apart = self._moved(self._as_row(base, length))
         square = Apply("mul", (apart, apart), self.base.dtype)
-        return Apply("add", (given, times(square, self.count / parts)), self.base.dtype)
+        weighted = times(square, float(length)) if isinstance(length, int) else Apply("mul", (square, length), self.base.dtype)
+        return Apply("add", (given, weighted), self.base.dtype)
+
+    def _as_row(self, total: Scalar, length: int | Scalar) -> Scalar:
+        """The sum that a row would have whose elements have the mean of a part."""
+        if isinstance(length, int):
+            return times(total, self.count / length)
+        return Apply("mul", (total, Apply("div", (Constant(float(self.count), total.dtype), length), total.dtype)), total.dtype)
 
     def _against(self, base: Scalar) -> Scalar:
         return transform(self.term, lambda part: base if part == Ref(self.base.name, self.base.dtype) else None)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir import dims
-from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Statement, Store
+from ....ir.expression import Apply, Index
+from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Statement, Store
 from ....ir.region.stores import Fold, needed, references, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
-from ....ir.types import TensorType
+from ....ir.types import DType, TensorType, i64
 from ...regions.rebase import rebase
-from ...regions.simplify_region import split_axis
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .parts import LARGEST, free_name, space_param, why_whole
@@ -25,9 +25,10 @@ from .rows import Rows
 from .shape import LAUNCH_SECONDS, memory_seconds, power_of_two, traffic, warps_for
 from .sweep import Sweep, Tiling
 
-PARTS = (4, 8, 16, 32, 64, 128, 256)
-CHUNK = (1024, 8192)
-"""Elements of a part, which lie in registers together: at least so many, or a launch for them is too much, and at most."""
+CHUNKS = (8192, 4096, 2048, 1024)
+"""Elements of a part, which lie in registers together: with fewer a launch for them is too much."""
+PARTS = (4, 4096)
+"""Parts of a row, at least and at most: what all of them gave lies in registers of each program together."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +58,30 @@ class SplitRows:
         if isinstance(found, str):
             return Refusal(found)
         match = Match(self, problem, found)
-        why = why_whole(rows, match, target, f"no row has {PARTS[0]} equal parts of {CHUNK[0]} to {CHUNK[1]} elements", "the rows")
+        why = why_whole(rows, match, target, f"no row has {PARTS[0]} parts of {CHUNKS[-1]} elements", "the rows")
         return match if why is None else Refusal(why)
 
     def space(self, match: Match[LongRows], target: GpuTarget) -> Iterator[Schedule]:
-        """All numbers of parts that divide a row."""
+        """Parts of as many elements as threads hold; the last one has what is left."""
         problem, found = match.problem, match.found
         extent = dims.number(problem.region.axis(found.axis).extent)
         results = upper_bound(dims.product(a.extent for a in problem.region.axes if a.name != found.axis), problem.symbols)
         if results is None:
             return
-        for parts in PARTS:
-            if extent % parts == 0 and CHUNK[0] <= extent // parts <= CHUNK[1] and results * parts <= LARGEST:
-                yield Schedule(self.name, (("parts", parts),))
+        for chunk in CHUNKS:
+            parts = -(-extent // chunk)
+            if PARTS[0] <= parts <= PARTS[1] and results * parts <= LARGEST:
+                yield Schedule(self.name, (("parts", parts), ("elements", chunk)))
 
     def cost(self, match: Match[LongRows], schedule: Schedule, target: GpuTarget) -> float:
         """All operands moved once for each launch, and the launches."""
-        problem, found = match.problem, match.found
+        problem, found, chunk = match.problem, match.found, schedule["elements"]
         sizes = {axis.name: problem.typical(axis.extent) for axis in problem.region.axes}
-        chunk = sizes[found.axis] // schedule["parts"]
         programs = float(schedule["parts"])
         for name, size in sizes.items():
             programs *= size if name != found.axis else 1
-        wasted = power_of_two(chunk) / chunk
-        arithmetic = programs * power_of_two(chunk) * 4 / target.rates["f32"]
-        return found.launches * (memory_seconds(traffic(problem), programs, target) * (0.7 + 0.3 * wasted) + arithmetic + LAUNCH_SECONDS)
+        arithmetic = programs * chunk * 4 / target.rates["f32"]
+        return found.launches * (memory_seconds(traffic(problem), programs, target) + arithmetic + LAUNCH_SECONDS)
 
     def order(self, match: Match[LongRows], schedule: Schedule, target: GpuTarget) -> Order:
         """A part is added up by the threads that hold it."""
@@ -89,7 +89,7 @@ class SplitRows:
 
     def tile(self, match: Match[LongRows], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """The launches and the workspaces between them."""
-        launches, spaces = _Launches(match.problem, match.found, schedule["parts"]).made()
+        launches, spaces = _Launches(match.problem, match.found, schedule).made()
         params = tuple(space_param(space, "out") for space in spaces)
         return TileProgram(match.problem.region.name, launches, params, tuple(match.problem.symbols.ranges))
 
@@ -129,18 +129,17 @@ def _stages(region: Region, extent: int) -> dict[str, int]:
 
 
 class _Launches:
-    """Builds the launches: the long axis is `part` and what is left of it, a part's own."""
+    """Builds the launches: each program has the elements of the long axis from where its `part` begins on."""
 
-    def __init__(self, problem: Problem, found: LongRows, parts: int) -> None:
-        self.found, self.parts = found, parts
-        self.chunk = dims.number(problem.region.axis(found.axis).extent) // parts
-        self.region = split_axis(problem.region, found.axis, [self.chunk], problem.symbols)
-        self.problem = replace(problem, region=self.region)
-        extent = dims.number(problem.region.axis(found.axis).extent)
-        self.rebased = {s.name: rebase(self.region, s, extent) for s in self.region.body if isinstance(s, Reduce)}
-        self.part, self.inner = (axis.name for axis in self.region.axes if axis.name not in problem.region.extents)
-        self.every = free_name(self.problem, "every")
-        self.spaces = {fold.name: self._space(fold) for fold in self.region.body if isinstance(fold, Reduce)}
+    def __init__(self, problem: Problem, found: LongRows, schedule: Schedule) -> None:
+        self.axis, self.parts, self.chunk = found.axis, schedule["parts"], schedule["elements"]
+        self.problem, self.region, self.found = problem, problem.region, found
+        self.extent = dims.number(self.region.axis(found.axis).extent)
+        folds = [s for s in self.region.body if isinstance(s, Reduce)]
+        self.rebased = {fold.name: rebase(self.region, fold, self.extent) for fold in folds}
+        self.part = free_name(problem, "part")
+        self.every = free_name(problem, "every")
+        self.spaces = {fold.name: self._space(fold) for fold in folds}
 
     def made(self) -> tuple[tuple[Launch, ...], tuple[Operand, ...]]:
         """The launches in order, and the workspaces."""
@@ -149,50 +148,54 @@ class _Launches:
         return (*launches, self._launch(last, stores_of(self.region), self.region.outputs)), tuple(self.spaces.values())
 
     def _space(self, fold: Reduce) -> Operand:
-        rows = self._rows(fold)
-        shape = (*(self.region.axis(row).extent for row in rows), self.parts)
+        shape = (*(self.region.axis(row).extent for row in fold.axes), self.parts)
         return Operand(free_name(self.problem, f"parts_of_{fold.name}"), TensorType(fold.dtype, shape))
-
-    def _rows(self, fold: Reduce) -> tuple[str, ...]:
-        return tuple(axis for axis in fold.axes if axis != self.part)
 
     def _keeping(self, stage: int) -> tuple[tuple[Store, ...], tuple[Operand, ...]]:
         """Stores of what the folds of a stage give in each part."""
         folds = [s for s in self.region.body if isinstance(s, Reduce) and self.found.stages[s.name] == stage]
         stores = []
         for fold in folds:
-            axes = (*self._rows(fold), self.part)
+            axes = (*fold.axes, self.part)
             stores.append(Store(self.spaces[fold.name].name, axes, tuple(map(dims.symbol, axes)), Ref(fold.name, fold.dtype)))
         return tuple(stores), tuple(self.spaces[fold.name] for fold in folds)
 
     def _launch(self, stage: int, stores: Sequence[Store], outputs: Sequence[Operand]) -> Launch:
         earlier = tuple(space for name, space in self.spaces.items() if self.found.stages[name] < stage)
         body = [made for statement in self.region.body if (made := self._at(statement, stage)) is not None]
-        axes = (*self.region.axes, Axis(self.every, self.parts))
+        axes = (*self.region.axes, Axis(self.part, self.parts), Axis(self.every, self.parts))
         region = Region(self.region.name, (*self.region.inputs, *earlier), tuple(outputs), axes, (*body, *stores))
         statements = needed(region, *stores)
-        used = {axis for s in (*statements, *stores) for axis in (*s.axes, *(s.over if isinstance(s, Reduce) else ()))}
-        padded = {self.every: power_of_two(self.parts), self.inner: power_of_two(self.chunk)}
+        used = {axis for s in (*statements, *stores) for axis in (*s.axes, *(s.over if isinstance(s, Reduce) else ()))} | {self.part}
+        padded = {self.every: power_of_two(self.parts), self.axis: self.chunk}
         whole = {name: size for name, size in padded.items() if name in used}
         grid: dict[str, int | None] = dict.fromkeys(axis.name for axis in axes if axis.name in used - whole.keys())
-        tiling = Tiling(grid, whole, {}, (("warps", warps_for(padded[self.inner])),))
+        begin = {self.axis: dims.symbol(self.part) * self.chunk}
+        tiling = Tiling(grid, whole, {}, (("warps", warps_for(self.chunk)),), begin=begin)
         return Sweep(replace(self.problem, region=region), statements, stores, tiling).launch(f"{region.name}.split_rows{stage}")
 
     def _at(self, statement: Statement, stage: int) -> Fold | None:
         """A statement in the launch of a stage: folds of earlier ones are those of their parts, those of this one are of a part."""
         if not isinstance(statement, Reduce):
             return statement if isinstance(statement, Let) else None
-        own, rows = self.found.stages[statement.name], self._rows(statement)
+        own, rows = self.found.stages[statement.name], statement.axes
         if own > stage:
             return None
         based = self.rebased[statement.name]
         if own == stage:
-            value = statement.value if based is None else based.of_part(self.parts)
-            return replace(statement, axes=(*rows, self.part), over=(self.inner,), value=value)
+            value = statement.value if based is None else based.of_part(self._length(self.part, statement.dtype))
+            return replace(statement, axes=(*rows, self.part), value=value)
         given = self._given(statement)
-        value = given if based is None else based.joined(given, self._given(based.base), self.parts)
+        value = given if based is None else based.joined(given, self._given(based.base), self._length(self.every, statement.dtype))
         return replace(statement, axes=rows, over=(self.every,), value=value)
+
+    def _length(self, part: str, dtype: DType) -> int | Scalar:
+        """The elements of a part: the last one has what is left."""
+        if self.extent % self.chunk == 0:
+            return self.chunk
+        left = dims.minimum(self.chunk, self.extent - dims.symbol(part) * self.chunk)
+        return Apply("cast", (Index(left, i64),), dtype)
 
     def _given(self, fold: Reduce) -> Load:
         """What each part gave."""
-        return Load(self.spaces[fold.name].name, tuple(map(dims.symbol, (*self._rows(fold), self.every))), fold.dtype)
+        return Load(self.spaces[fold.name].name, tuple(map(dims.symbol, (*fold.axes, self.every))), fold.dtype)

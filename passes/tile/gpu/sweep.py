@@ -33,8 +33,9 @@ from .shape import contiguous_axes, is_covered
 class Tiling:
     """How a kernel walks its axes.
 
-    `grid` axes have a step (None: one index a program), `whole` axes lie in registers at their padded extent, `loops`
-    go in steps of that many elements (1: one index at a time), one after the other in the text where they are `written_out`.
+    `grid` axes have a step (None: one index a program), `whole` axes lie in registers at their padded extent, from where they `begin`
+    in a program on, `loops` go in steps of that many elements (1: one index at a time), one after the other in the text where they
+    are `written_out`.
     """
 
     grid: Mapping[str, int | None]
@@ -42,6 +43,7 @@ class Tiling:
     loops: Mapping[str, int] = field(default_factory=dict)
     hints: tuple[tuple[str, str | int], ...] = ()
     written_out: bool = False
+    begin: Mapping[str, Dim] = field(default_factory=dict)
 
 
 def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
@@ -72,7 +74,8 @@ class Sweep:
             if step is not None:
                 block.axes.append(axis)
         for axis, extent in tiling.whole.items():
-            block.index[axis] = dims.symbol(block.axis(axis, 0, region.axis(axis).extent, extent))
+            first = tiling.begin.get(axis, 0)
+            block.index[axis] = dims.symbol(block.axis(axis, first, region.axis(axis).extent, extent))
         for statement in self.statements:
             self._statement(block, statement)
         groups = grouped(self.stores, lambda store: tuple(axis for axis in store.axes if axis in tiling.loops))
@@ -117,7 +120,7 @@ class Sweep:
             tile = self._tile_axis(block, axis)
             if tile is not None:
                 loop = self.tiling.loops.get(axis)
-                base = 0 if loop is None else dims.symbol(f"{tile}.first")
+                base = self.tiling.begin.get(axis, 0) if loop is None else dims.symbol(f"{tile}.first")
                 value = with_expansion(block, self.region, value, axis, tile, base, loop or self.tiling.whole[axis])
         block.outside = True
         result = block.lower(value)

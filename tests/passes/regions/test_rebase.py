@@ -39,11 +39,11 @@ def in_parts(found: Region, x: np.ndarray) -> np.ndarray:
     assert based is not None
     kept = [s for s in found.body if isinstance(s, Let) or (isinstance(s, Reduce) and s.name == "b")]
     stores = [s for s in found.body if isinstance(s, Store)]
-    part = Region("part", found.inputs, found.outputs, found.axes, (*kept, _with(found, based.of_part(PARTS)), *stores))
+    part = Region("part", found.inputs, found.outputs, found.axes, (*kept, _with(found, based.of_part(CHUNK)), *stores))
     given = [run_region(_sized(part, CHUNK), {"x": x[:, n : n + CHUNK]}) for n in range(0, COUNT, CHUNK)]
     sums, bases = (np.stack([each[name] for each in given], axis=1) for name in "yz")
     loads: list[Scalar] = [Load(name, fold_loads(found), f32) for name in ("p", "q")]
-    joined = _with(found, based.joined(loads[0], loads[1], PARTS))
+    joined = _with(found, based.joined(loads[0], loads[1], CHUNK))
     total = Reduce("b", ("i",), based.base.kind, ("j",), loads[1], f32)
     kinds = [type(found.inputs[0])(name, found.inputs[0].type.with_shape((3, PARTS))) for name in "pq"]
     whole = Region("whole", tuple(kinds), found.outputs, found.axes, (total, joined, *stores))

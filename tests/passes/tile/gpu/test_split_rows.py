@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ourcc.codegen.triton import print_program
+from ourcc.codegen.triton.interpret import interpret
+from ourcc.ir import dims
 from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
-from ourcc.ir.types import f64
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import f32, f64
+from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.split_rows import SplitRows
-from ourcc.passes.tile.schedule import Match
+from ourcc.passes.tile.schedule import Match, matches, seconds
+
+from .conftest import Case
 
 SM_90A = gpu_target("sm_90a")
 SIZES = {"B": 3, "S": 1, "U": 1}
@@ -34,6 +41,63 @@ def program_of(problem: Any) -> Any:
 )
 def test_a_fold_with_a_base_comes_with_that(name: str, launches: int, cases: dict[str, Any]) -> None:
     assert len(program_of(cases[name].problem()).launches) == launches
+
+
+LENGTHS = (36_001, 40_961, 17_001, 50_257, 65_537, 151_937)
+"""The last part has one element, or most of them, or some."""
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("op", ["softmax", "logsumexp", "layer_norm", "rms_norm", "sum", "reduce_max"])
+def test_rows_that_no_number_of_parts_divides(op: str, length: int, answered: Callable[..., Any]) -> None:
+    operands: tuple[Any, ...] = ((f32, (2, length)), *([(f32, (length,))] if "norm" in op else []))
+    attrs: dict[str, Any] = {
+        "softmax": {"axis": 1},
+        "layer_norm": {"axes": (1,), "epsilon": 1e-5},
+        "rms_norm": {"axes": (1,), "epsilon": 1e-5},
+    }
+    case = Case(op, operands, attrs.get(op, {"axes": (1,), "keepdims": True}))
+    judged = answered(case)
+    match = SplitRows().match(judged.problem, SM_90A)
+    assert isinstance(match, Match), match
+    for schedule in match.strategy.space(match, SM_90A):
+        program = match.strategy.tile(match, schedule, SM_90A)
+        verify(program, judged.problem.symbols)
+        with np.errstate(all="ignore"):
+            verdict = judged.verdict(run(program, judged.given, SIZES, judged.problem.symbols))
+        assert verdict.passed, f"{schedule}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_printed_kernels_of_uneven_parts_are_right(op: str, answered: Callable[..., Any]) -> None:
+    operands: tuple[Any, ...] = ((f32, (2, 17_001)), *([(f32, (17_001,))] if op == "layer_norm" else []))
+    judged = answered(Case(op, operands, {"axis": 1} if op == "softmax" else {"axes": (1,), "epsilon": 1e-5}))
+    program, memory = program_of(judged.problem), dict(judged.given)
+    for launch, kernel in zip(program.launches, print_program(program, judged.problem.symbols), strict=True):
+        for param in launch.params:
+            memory.setdefault(param.name, np.zeros([dims.evaluate(extent, SIZES) for extent in param.shape], param.dtype.numpy))
+        memory |= interpret(kernel, memory, SIZES)
+    verdict = judged.verdict(memory)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_one_element_more_costs_no_more_than_another_part(target: str) -> None:
+    """A vocabulary of 50,257 takes about what one of 50,304 takes, and a sum of a million and one about what one of a million takes."""
+    machine = gpu_target(target)
+
+    def predicted(op: str, length: int, **attrs: Any) -> float:
+        problem = Case(op, ((f32, (1, length)),), attrs).problem()
+        return min(
+            seconds(match, schedule, machine)
+            for match in matches(STRATEGIES, problem, machine)
+            for schedule in match.strategy.space(match, machine)
+        )
+
+    along: dict[str, Any] = {"axes": (1,)}
+    for op, length, attrs in (("softmax", 50_304, {"axis": 1}), ("sum", 2**20, along), ("sum", 2**22, along)):
+        assert predicted(op, length - 47, **attrs) < 1.3 * predicted(op, length, **attrs)
+        assert predicted(op, length + 1, **attrs) < 1.3 * predicted(op, length, **attrs)
 
 
 def rows(length: int) -> np.ndarray:
