@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir import dims
+from ....ir.dims import Dim
 from ....ir.expression import Apply, Index
 from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Statement, Store
 from ....ir.region.stores import Fold, needed, references, stores_of, together
@@ -18,6 +19,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import DType, TensorType, i64
 from ...regions.rebase import rebase
+from ...regions.simplify_region import with_axes_as
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .parts import LARGEST, free_name, space_param, why_whole
@@ -33,8 +35,11 @@ PARTS = (4, 4096)
 
 @dataclass(frozen=True)
 class LongRows:
-    """Rows along `axis`, and of each fold how many folds, one reading the other, come before it; one with a base comes with that."""
+    """A region with rows along `axis` alone, and of each fold how many folds, one reading the other, come before it; one with a base
+    comes with that.
+    """
 
+    region: Region
     axis: str
     stages: dict[str, int]
 
@@ -64,8 +69,8 @@ class SplitRows:
     def space(self, match: Match[LongRows], target: GpuTarget) -> Iterator[Schedule]:
         """Parts of as many elements as threads hold; the last one has what is left."""
         problem, found = match.problem, match.found
-        extent = dims.number(problem.region.axis(found.axis).extent)
-        results = upper_bound(dims.product(a.extent for a in problem.region.axes if a.name != found.axis), problem.symbols)
+        extent = dims.number(found.region.axis(found.axis).extent)
+        results = upper_bound(dims.product(a.extent for a in found.region.axes if a.name != found.axis), problem.symbols)
         if results is None:
             return
         for chunk in CHUNKS:
@@ -76,7 +81,7 @@ class SplitRows:
     def cost(self, match: Match[LongRows], schedule: Schedule, target: GpuTarget) -> float:
         """All operands moved once for each launch, and the launches."""
         problem, found, chunk = match.problem, match.found, schedule["elements"]
-        sizes = {axis.name: problem.typical(axis.extent) for axis in problem.region.axes}
+        sizes = {axis.name: problem.typical(axis.extent) for axis in found.region.axes}
         programs = float(schedule["parts"])
         for name, size in sizes.items():
             programs *= size if name != found.axis else 1
@@ -105,15 +110,37 @@ def read_rows(problem: Problem) -> LongRows | str:
         return "it has folds that know no parts"
     reduces = [fold for fold in folds if isinstance(fold, Reduce)]
     along = {fold.over for fold in reduces}
-    if len(along) != 1 or len(reduces[0].over) != 1:
-        return "it folds along several axes"
-    ((axis,),) = along
-    if not isinstance(region.axis(axis).extent, int):
-        return f"axis {axis} has no known length"
-    others = {each.name for each in region.axes} - {axis}
+    if len(along) != 1:
+        return "it folds along several axes, apart"
+    (over,) = along
+    if not all(isinstance(region.axis(axis).extent, int) for axis in over):
+        return f"axis {' or '.join(over)} has no known length"
+    others = {each.name for each in region.axes} - {*over}
     if any(set(fold.axes) != others for fold in reduces) or not others <= set(stores[0].axes):
         return "its folds are not of single rows"
-    return LongRows(axis, _stages(region, dims.number(region.axis(axis).extent)))
+    region, axis = _together(problem, over)
+    return LongRows(region, axis, _stages(region, dims.number(region.axis(axis).extent)))
+
+
+def _together(problem: Problem, over: Sequence[str]) -> tuple[Region, str]:
+    """The region with axes that are folded together as one, and its name.
+
+    Before: sum j, k: x[i, j, k]    After: sum r: x[i, r // K, r % K]   (r = K*j + k)
+    """
+    region = problem.region
+    if len(over) == 1:
+        return region, over[0]
+    name = free_name(problem, "row")
+    place, places = dims.symbol(name), dict[str, Dim]()
+    size = 1
+    for axis in reversed([each for each in region.axes if each.name in over]):
+        extent = dims.number(axis.extent)
+        places[axis.name] = place // size % extent
+        size *= extent
+    first = next(each.name for each in region.axes if each.name in over)
+    places[first] = place // (size // dims.number(region.axis(first).extent))
+    axes = tuple(Axis(name, size) if each.name == first else each for each in region.axes if each.name == first or each.name not in over)
+    return with_axes_as(region, places, axes, Region("", (), (), axes, ()).facts(problem.symbols)), name
 
 
 def _stages(region: Region, extent: int) -> dict[str, int]:
@@ -133,7 +160,7 @@ class _Launches:
 
     def __init__(self, problem: Problem, found: LongRows, schedule: Schedule) -> None:
         self.axis, self.parts, self.chunk = found.axis, schedule["parts"], schedule["elements"]
-        self.problem, self.region, self.found = problem, problem.region, found
+        self.problem, self.region, self.found = replace(problem, region=found.region), found.region, found
         self.extent = dims.number(self.region.axis(found.axis).extent)
         folds = [s for s in self.region.body if isinstance(s, Reduce)]
         self.rebased = {fold.name: rebase(self.region, fold, self.extent) for fold in folds}

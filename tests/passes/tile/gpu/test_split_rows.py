@@ -16,13 +16,14 @@ from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import f32, f64
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.split_rows import SplitRows
-from ourcc.passes.tile.schedule import Match, matches, seconds
+from ourcc.passes.tile.schedule import Match, Problem, matches, seconds
 
 from .conftest import Case
 
@@ -141,3 +142,35 @@ def test_rows_that_parts_could_get_wrong(name: str, cases: dict[str, Any], answe
         (output,) = (operand.name for operand in problem.region.outputs)
         verdict = judge(got[output].reshape(wanted.shape), wanted, best)
         assert verdict.passed, (n, verdict.reason)
+
+
+GROUPS = (
+    "region @r(%x: f32[i 3, j 9, k 4001], %w: f32[j 9]) -> %y: f32[i 3, j 9, k 4001] {\n  axes i: 3, j: 9, k: 4001\n"
+    "  %t = sum j, k: %x[i, j, k] : f32[i]\n"
+    "  %d = sub(%x[i, j, k], mul(%t, f32(2.7771e-05))) : f32[i, j, k]\n"
+    "  %v = sum j, k: mul(%d, %d) : f32[i]\n"
+    "  %y[i, j, k] = mul(mul(%d, rsqrt(mul(%v, f32(2.7771e-05)))), %w[j])\n}"
+)
+CHANNELS = (
+    "region @r(%x: f32[i 5, j 3, k 9001]) -> %y: f32[j 3] {\n  axes i: 5, j: 3, k: 9001\n"
+    "  %t = sum i, k: %x[i, j, k] : f32[j]\n  %y[j] = %t\n}"
+)
+
+
+@pytest.mark.parametrize("text", [GROUPS, CHANNELS], ids=["groups of channels", "all but channels"])
+def test_rows_along_several_axes(text: str) -> None:
+    """As in a group norm, whose weights are a channel's, and in the mean of a channel over all images."""
+    region = parse_region(text)
+    problem = Problem(region, dims.NO_FACTS, {})
+    random = np.random.default_rng(5)
+    given = {o.name: random.standard_normal(o.type.shape).astype(np.float32) for o in region.inputs}
+    match = SplitRows().match(problem, SM_90A)
+    assert isinstance(match, Match), match
+    wide = parse_region(text.replace("f32", "f64"))
+    (expected,) = run_region(region, given).values()
+    (exact,) = run_region(wide, {name: array.astype(np.float64) for name, array in given.items()}).values()
+    for schedule in match.strategy.space(match, SM_90A):
+        program = match.strategy.tile(match, schedule, SM_90A)
+        verify(program, problem.symbols)
+        verdict = judge(run(program, given, {}, problem.symbols)["y"], expected, exact)
+        assert verdict.passed, f"{schedule}: {verdict.reason}"
