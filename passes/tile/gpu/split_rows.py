@@ -18,6 +18,7 @@ from ....ir.region.stores import Fold, needed, references, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import DType, TensorType, i64
+from ...regions.extremes import in_two_folds
 from ...regions.rebase import rebase
 from ...regions.simplify_region import with_axes_as
 from ..lower import upper_bound
@@ -101,12 +102,12 @@ class SplitRows:
 
 def read_rows(problem: Problem) -> LongRows | str:
     """The long rows of a region, or why it has none."""
-    region = problem.region
+    region = in_two_folds(problem.region)
     folds = [statement for statement in region.body if not isinstance(statement, Let | Store)]
     stores = stores_of(region)
     if len(together(region)) != 1 or len({frozenset(store.axes) for store in stores}) != 1:
         return "its results are not written together"
-    if not folds or not all(isinstance(fold, Reduce) and not fold.kind.startswith("arg") for fold in folds):
+    if not folds or not all(isinstance(fold, Reduce) for fold in folds):
         return "it has folds that know no parts"
     reduces = [fold for fold in folds if isinstance(fold, Reduce)]
     along = {fold.over for fold in reduces}
@@ -118,16 +119,15 @@ def read_rows(problem: Problem) -> LongRows | str:
     others = {each.name for each in region.axes} - {*over}
     if any(set(fold.axes) != others for fold in reduces) or not others <= set(stores[0].axes):
         return "its folds are not of single rows"
-    region, axis = _together(problem, over)
+    region, axis = _together(problem, region, over)
     return LongRows(region, axis, _stages(region, dims.number(region.axis(axis).extent)))
 
 
-def _together(problem: Problem, over: Sequence[str]) -> tuple[Region, str]:
+def _together(problem: Problem, region: Region, over: Sequence[str]) -> tuple[Region, str]:
     """The region with axes that are folded together as one, and its name.
 
     Before: sum j, k: x[i, j, k]    After: sum r: x[i, r // K, r % K]   (r = K*j + k)
     """
-    region = problem.region
     if len(over) == 1:
         return region, over[0]
     name = free_name(problem, "row")

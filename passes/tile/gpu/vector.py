@@ -25,6 +25,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .parts import fastest
 from .shape import LAUNCH_SECONDS, REACHED, padded, power_of_two, traffic, warps_for
 from .split_k import seconds_beforehand
+from .split_rows import SplitRows
 from .sweep import Sweep, Tiling
 
 MOST = 7
@@ -76,6 +77,11 @@ class Vector:
         own, tiles = fastest(match, target), seconds_beforehand(problem, target)
         if tiles < own:
             return Refusal(f"lane by lane it takes {own * 1e6:.1f} us, by matrix instructions {tiles * 1e6:.1f} us")
+        if not (match.found.product.rows or match.found.product.columns):
+            # Of one result, or one for each of a batch, all numbers lie along the sum: its parts may be programs of their own.
+            parts = SplitRows().match(problem, target)
+            if isinstance(parts, Match) and (several := fastest(parts, target)) < own:
+                return Refusal(f"by one program for each sum it takes {own * 1e6:.1f} us, by several {several * 1e6:.1f} us")
         return match
 
     def read(self, problem: Problem) -> Match[VectorProduct] | Refusal:

@@ -20,7 +20,7 @@ from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import f32, f64
+from ourcc.ir.types import DType, f16, f32, f64, i32
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.split_rows import SplitRows
 from ourcc.passes.tile.schedule import Match, Problem, matches, seconds
@@ -174,3 +174,31 @@ def test_rows_along_several_axes(text: str) -> None:
         verify(program, problem.symbols)
         verdict = judge(run(program, given, {}, problem.symbols)["y"], expected, exact)
         assert verdict.passed, f"{schedule}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, i32], ids=str)
+@pytest.mark.parametrize(("op", "attrs"), [("argmax", {}), ("argmin", {}), ("argmax", {"last": True})])
+def test_places_of_extremes_in_parts(op: str, attrs: dict[str, Any], dtype: DType, answered: Callable[..., Any]) -> None:
+    """The first place of several that are equal, in whatever part it is."""
+    judged = answered(Case(op, ((dtype, (3, 50_257)),), {"axis": 1, "keepdims": False} | attrs, highest=40))
+    match = SplitRows().match(judged.problem, SM_90A)
+    assert isinstance(match, Match), match
+    for schedule in match.strategy.space(match, SM_90A):
+        program = match.strategy.tile(match, schedule, SM_90A)
+        verify(program, judged.problem.symbols)
+        verdict = judged.verdict(run(program, judged.given, SIZES, judged.problem.symbols))
+        assert verdict.passed, f"{schedule}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_products_of_two_long_vectors_are_summed_in_parts(target: str) -> None:
+    """A norm, a dot product: one program for each sum would leave the device idle; where there are many sums it would not."""
+    machine = gpu_target(target)
+
+    def taken(batch: int, length: int) -> str:
+        text = f"region @r(%x: f32[i {batch}, k {length}]) -> %y: f32[i {batch}] {{\n  axes i: {batch}, k: {length}\n"
+        text += "  %t = sum k: mul(%x[i, k], %x[i, k]) : f32[i]\n  %y[i] = %t\n}"
+        return next(matches(STRATEGIES, Problem(parse_region(text), dims.NO_FACTS, {}), machine)).strategy.name
+
+    assert taken(1, 1_000_003) == taken(4, 300_001) == "split_rows"
+    assert taken(400, 3_001) == "vector"
