@@ -2,31 +2,33 @@
 
 A softmax is two launches: of each part the highest number and the sum of weights against that; of all parts, which gives the weights.
 Each program adds up what the parts of its row gave by itself, in order, so nothing waits between two launches. A fold that no other
-base serves (`rebase`) has a launch of its own between them.
+base serves (`rebase`) has a launch of its own between them. A running fold goes on from what the parts before gave (reduce, then scan:
+Blelloch, 1990).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.expression import Apply, Index
-from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Statement, Store
+from ....ir.expression import Apply, Constant, Index
+from ....ir.region import SCANS, Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
 from ....ir.region.stores import Fold, needed, references, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
-from ....ir.types import DType, TensorType, i64
+from ....ir.types import DType, TensorType, boolean, i64
 from ...regions.extremes import in_two_folds
 from ...regions.rebase import rebase
 from ...regions.simplify_region import with_axes_as
+from ..folds import identity
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
-from .parts import LARGEST, free_name, space_param, why_whole
+from .parts import LARGEST, free_name, space_param, unused, why_whole
 from .rows import Rows
 from .shape import LAUNCH_SECONDS, memory_seconds, power_of_two, traffic, warps_for
-from .sweep import Sweep, Tiling
+from .sweep import Sweep, Tiling, can_shift
 
 CHUNKS = (8192, 4096, 2048, 1024)
 """Elements of a part, which lie in registers together: with fewer a launch for them is too much."""
@@ -34,14 +36,19 @@ PARTS = (4, 4096)
 """Parts of a row, at least and at most: what all of them gave lies in registers of each program together."""
 
 
+JOINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""The primitive that goes on with a running fold."""
+
+
 @dataclass(frozen=True)
 class LongRows:
     """A region with rows along `axis` alone, and of each fold how many folds, one reading the other, come before it; one with a base
-    comes with that.
+    comes with that. `totals` are folds of what is folded in running, by the name of the running fold.
     """
 
     region: Region
     axis: str
+    totals: dict[str, str]
     stages: dict[str, int]
 
     @property
@@ -57,13 +64,13 @@ class SplitRows:
     name: str = "split_rows"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[LongRows] | Refusal:
-        rows = Rows().match(problem, target)
-        if isinstance(rows, Refusal):
-            return rows
-        found = read_rows(problem)
+        rows, found = Rows().match(problem, target), read_rows(problem)
         if isinstance(found, str):
             return Refusal(found)
         match = Match(self, problem, found)
+        if isinstance(rows, Refusal):
+            # Rows that no program holds, which running folds need.
+            return match if found.totals and any(self.space(match, target)) else rows
         why = why_whole(rows, match, target, f"no row has {PARTS[0]} parts of {CHUNKS[-1]} elements", "the rows")
         return match if why is None else Refusal(why)
 
@@ -103,24 +110,57 @@ class SplitRows:
 def read_rows(problem: Problem) -> LongRows | str:
     """The long rows of a region, or why it has none."""
     region = in_two_folds(problem.region)
-    folds = [statement for statement in region.body if not isinstance(statement, Let | Store)]
+    region, totals = _with_totals(region)
     stores = stores_of(region)
     if len(together(region)) != 1 or len({frozenset(store.axes) for store in stores}) != 1:
         return "its results are not written together"
-    if not folds or not all(isinstance(fold, Reduce) for fold in folds):
-        return "it has folds that know no parts"
-    reduces = [fold for fold in folds if isinstance(fold, Reduce)]
+    reduces = [statement for statement in region.body if isinstance(statement, Reduce)]
     along = {fold.over for fold in reduces}
     if len(along) != 1:
-        return "it folds along several axes, apart"
+        return "it folds along several axes, apart" if reduces else "nothing is folded"
     (over,) = along
     if not all(isinstance(region.axis(axis).extent, int) for axis in over):
         return f"axis {' or '.join(over)} has no known length"
     others = {each.name for each in region.axes} - {*over}
     if any(set(fold.axes) != others for fold in reduces) or not others <= set(stores[0].axes):
         return "its folds are not of single rows"
+    if totals and (len(over) > 1 or not _runs_last(region, totals)):
+        return "a running fold is read by another fold"
     region, axis = _together(problem, region, over)
-    return LongRows(region, axis, _stages(region, dims.number(region.axis(axis).extent)))
+    return LongRows(region, axis, totals, _stages(region, dims.number(region.axis(axis).extent), totals.values()))
+
+
+def _with_totals(region: Region) -> tuple[Region, dict[str, str]]:
+    """The region with a fold of all that each running fold folds before it, and their names."""
+    taken = {statement.name for statement in region.body if not isinstance(statement, Store)}
+    body: list[Statement] = []
+    totals: dict[str, str] = {}
+    for statement in region.body:
+        if isinstance(statement, Scan):
+            name = totals[statement.name] = unused(f"{statement.name}_total", taken)
+            taken.add(name)
+            rows = tuple(axis for axis in statement.axes if axis != statement.along)
+            body.append(Reduce(name, rows, SCANS[statement.kind], (statement.along,), statement.value, statement.dtype))
+        body.append(statement)
+    return replace(region, body=tuple(body)), totals
+
+
+def _runs_last(region: Region, totals: Mapping[str, str]) -> bool:
+    """Whether no fold reads a running one, and those that are exclusive can be computed one place before."""
+    lets = {statement.name: statement for statement in region.body if isinstance(statement, Let)}
+    for statement in region.body:
+        if isinstance(statement, Reduce | Scan):
+            pending = [*references(statement)]
+            while pending:
+                name = pending.pop()
+                if name in totals:
+                    return False
+                pending += references(lets[name]) if name in lets else ()
+        if isinstance(statement, Scan) and statement.exclusive:
+            before = [each for each in region.body if not isinstance(each, Store)]
+            if not can_shift(before, statement.value, statement.along):
+                return False
+    return True
 
 
 def _together(problem: Problem, region: Region, over: Sequence[str]) -> tuple[Region, str]:
@@ -143,14 +183,14 @@ def _together(problem: Problem, region: Region, over: Sequence[str]) -> tuple[Re
     return with_axes_as(region, places, axes, Region("", (), (), axes, ()).facts(problem.symbols)), name
 
 
-def _stages(region: Region, extent: int) -> dict[str, int]:
+def _stages(region: Region, extent: int, totals: Collection[str]) -> dict[str, int]:
     """Of each fold how many others, one reading the other, it waits for."""
     depth: dict[str, int] = {}
     for statement in region.body:
         if isinstance(statement, Store):
             continue
         read = max((depth[name] for name in references(statement) if name in depth), default=0)
-        waits = isinstance(statement, Reduce) and rebase(region, statement, extent) is None
+        waits = isinstance(statement, Reduce) and (statement.name in totals or rebase(region, statement, extent) is None)
         depth[statement.name] = read + (1 if waits else 0)
     return {s.name: depth[s.name] - 1 for s in region.body if isinstance(s, Reduce)}
 
@@ -163,7 +203,8 @@ class _Launches:
         self.problem, self.region, self.found = replace(problem, region=found.region), found.region, found
         self.extent = dims.number(self.region.axis(found.axis).extent)
         folds = [s for s in self.region.body if isinstance(s, Reduce)]
-        self.rebased = {fold.name: rebase(self.region, fold, self.extent) for fold in folds}
+        running = {*found.totals.values()}
+        self.rebased = {fold.name: None if fold.name in running else rebase(self.region, fold, self.extent) for fold in folds}
         self.part = free_name(problem, "part")
         self.every = free_name(problem, "every")
         self.spaces = {fold.name: self._space(fold) for fold in folds}
@@ -189,7 +230,7 @@ class _Launches:
 
     def _launch(self, stage: int, stores: Sequence[Store], outputs: Sequence[Operand]) -> Launch:
         earlier = tuple(space for name, space in self.spaces.items() if self.found.stages[name] < stage)
-        body = [made for statement in self.region.body if (made := self._at(statement, stage)) is not None]
+        body = [made for statement in self.region.body for made in self._at(statement, stage)]
         axes = (*self.region.axes, Axis(self.part, self.parts), Axis(self.every, self.parts))
         region = Region(self.region.name, (*self.region.inputs, *earlier), tuple(outputs), axes, (*body, *stores))
         statements = needed(region, *stores)
@@ -201,13 +242,17 @@ class _Launches:
         tiling = Tiling(grid, whole, {}, (("warps", warps_for(self.chunk)),), begin=begin)
         return Sweep(replace(self.problem, region=region), statements, stores, tiling).launch(f"{region.name}.split_rows{stage}")
 
-    def _at(self, statement: Statement, stage: int) -> Fold | None:
+    def _at(self, statement: Statement, stage: int) -> Iterator[Fold]:
         """A statement in the launch of a stage: folds of earlier ones are those of their parts, those of this one are of a part."""
-        if not isinstance(statement, Reduce):
-            return statement if isinstance(statement, Let) else None
+        if isinstance(statement, Let):
+            yield statement
+        elif isinstance(statement, Reduce) and self.found.stages[statement.name] <= stage:
+            yield self._fold(statement, stage)
+        elif isinstance(statement, Scan) and stage == self.found.launches - 1:
+            yield from self._running(statement)
+
+    def _fold(self, statement: Reduce, stage: int) -> Reduce:
         own, rows = self.found.stages[statement.name], statement.axes
-        if own > stage:
-            return None
         based = self.rebased[statement.name]
         if own == stage:
             value = statement.value if based is None else based.of_part(self._length(self.part, statement.dtype))
@@ -215,6 +260,18 @@ class _Launches:
         given = self._given(statement)
         value = given if based is None else based.joined(given, self._given(based.base), self._length(self.every, statement.dtype))
         return replace(statement, axes=rows, over=(self.every,), value=value)
+
+    def _running(self, scan: Scan) -> Iterator[Fold]:
+        """A running fold of a part, from what the parts before it gave on: those after it, where it runs from the end."""
+        total = next(each for each in self.region.body if isinstance(each, Reduce) and each.name == self.found.totals[scan.name])
+        kind, (first, last) = total.kind, (self.part, self.every) if scan.reverse else (self.every, self.part)
+        earlier: Scalar = Apply("lt", (Index(dims.symbol(first), i64), Index(dims.symbol(last), i64)), boolean)
+        nothing = Constant(identity(kind, scan.dtype), scan.dtype)
+        given: Scalar = Apply("where", (earlier, self._given(total), nothing), scan.dtype)
+        yield Reduce(f"{total.name}_before", (*total.axes, self.part), kind, (self.every,), given, scan.dtype)
+        yield replace(scan, name=f"{total.name}_within")
+        both = tuple(Ref(f"{total.name}_{word}", scan.dtype) for word in ("before", "within"))
+        yield Let(scan.name, scan.axes, Apply(JOINED[kind], both, scan.dtype))
 
     def _length(self, part: str, dtype: DType) -> int | Scalar:
         """The elements of a part: the last one has what is left."""

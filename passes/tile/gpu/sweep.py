@@ -262,7 +262,9 @@ class Sweep:
     # --- scans ----------------------------------------------------------------------------------------------------------
 
     def _scan(self, block: Block, statement: Scan) -> Ref:
-        """A running fold along a whole axis in registers; an exclusive one folds the values one place before."""
+        """A running fold along a whole axis in registers, or along what a program has of it; an exclusive one folds the values one place
+        before.
+        """
         along = statement.along
         if along not in self.tiling.whole:
             raise InternalError(f"region {self.region.name}: scan %{statement.name} along {along}, which is not whole")
@@ -278,9 +280,11 @@ class Sweep:
         value = block.lower(statement.value)
         block.outside = False
         block.index[along], block.readers = place, saved
-        value = block.inside(place + shifted if shifted else place, self.region.axis(along).extent, value, start)
+        extent, first = self.region.axis(along).extent, self.tiling.begin.get(along, 0)
+        end = dims.minimum(extent, first + self.tiling.whole[along]) if along in self.tiling.begin else extent
+        value = block.inside(place + shifted if shifted else place, end, value, start)
         if shifted == -1:
-            before = block.apply("le", block.index_value(1), block.index_value(place))
+            before = block.apply("le", block.index_value(first + 1), block.index_value(place))
             value = block.apply("where", before, value, block.full(start, statement.dtype))
         axes = (*self._result_axes(block, [a for a in statement.axes if a != along]), str(place))
         value = block.spread(value, axes)

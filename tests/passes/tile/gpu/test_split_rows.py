@@ -20,7 +20,7 @@ from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import DType, f16, f32, f64, i32
+from ourcc.ir.types import DType, f16, f32, f64, i32, i64
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.split_rows import SplitRows
 from ourcc.passes.tile.schedule import Match, Problem, matches, seconds
@@ -69,10 +69,17 @@ def test_rows_that_no_number_of_parts_divides(op: str, length: int, answered: Ca
         assert verdict.passed, f"{schedule}: {verdict.reason}"
 
 
-@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
-def test_printed_kernels_of_uneven_parts_are_right(op: str, answered: Callable[..., Any]) -> None:
-    operands: tuple[Any, ...] = ((f32, (2, 17_001)), *([(f32, (17_001,))] if op == "layer_norm" else []))
-    judged = answered(Case(op, operands, {"axis": 1} if op == "softmax" else {"axes": (1,), "epsilon": 1e-5}))
+PRINTED = {
+    "softmax": Case("softmax", ((f32, (2, 17_001)),), {"axis": 1}),
+    "layer_norm": Case("layer_norm", ((f32, (2, 17_001)), (f32, (17_001,))), {"axes": (1,), "epsilon": 1e-5}),
+    "argmax": Case("argmax", ((f32, (2, 40_961)),), {"axis": 1}, highest=40),
+    "cumsum": Case("cumsum", ((i64, (2, 17_001)),), {"axis": 1, "reverse": True}, highest=40),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_kernels_of_uneven_parts_are_right(name: str, answered: Callable[..., Any]) -> None:
+    judged = answered(PRINTED[name])
     program, memory = program_of(judged.problem), dict(judged.given)
     for launch, kernel in zip(program.launches, print_program(program, judged.problem.symbols), strict=True):
         for param in launch.params:
@@ -202,3 +209,30 @@ def test_products_of_two_long_vectors_are_summed_in_parts(target: str) -> None:
 
     assert taken(1, 1_000_003) == taken(4, 300_001) == "split_rows"
     assert taken(400, 3_001) == "vector"
+
+
+@pytest.mark.parametrize("length", [16_641, 32_768, 50_257])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("op", "dtype"), [("cumsum", f32), ("cumsum", i64), ("cummax", f32), ("cumprod", f32)])
+def test_running_folds_in_parts(op: str, dtype: DType, exclusive: bool, reverse: bool, length: int) -> None:
+    words = " exclusive" * exclusive + " reverse" * reverse
+    text = (
+        f"region @r(%x: {dtype}[i 2, j {length}]) -> %y: {dtype}[i 2, j {length}] {{\n  axes i: 2, j: {length}\n"
+        f"  %s = {op} j{words}: %x[i, j] : {dtype}[i, j]\n  %y[i, j] = add(%s, %x[i, j])\n}}"
+    )
+    region = parse_region(text)
+    random = np.random.default_rng(length)
+    x = random.integers(-9, 9, (2, length))  # whole numbers: every order of sums gives the same
+    x = 2.0 ** np.where(random.random((2, length)) < 0.01, np.sign(x), 0) if op == "cumprod" else x
+    given = {"x": x.astype(dtype.numpy)}
+    problem = Problem(region, dims.NO_FACTS, {})
+    match = SplitRows().match(problem, SM_90A)
+    assert isinstance(match, Match), match
+    (expected,) = run_region(region, given).values()
+    wide = parse_region(text.replace("f32", "f64"))
+    (exact,) = run_region(wide, {"x": given["x"].astype(np.float64) if dtype.is_float else given["x"]}).values()
+    for schedule in match.strategy.space(match, SM_90A):
+        program = match.strategy.tile(match, schedule, SM_90A)
+        verify(program, problem.symbols)
+        verdict = judge(run(program, given, {}, problem.symbols)["y"], expected, exact)
+        assert verdict.passed, f"{schedule}: {verdict.reason}"
