@@ -26,7 +26,7 @@ from .matrix import Operands, factor_dtype, narrowed, operands_for, products_on
 from .shape import LAUNCH_SECONDS, beside, is_covered, memory_seconds, power_of_two, traffic
 from .sweep import fresh_block
 
-WIDEST = 256
+WIDEST = 512
 """The largest head size: query, keys and values of a step lie in shared memory together."""
 
 ROWS_OF_WARP = 16
@@ -36,9 +36,11 @@ TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
     (1, 64): ((128, 128, 64, 8, 2), (128, 64, 64, 8, 3), (64, 64, 64, 4, 3), (64, 64, 64, 4, 2), (64, 32, 64, 4, 2)),
     (1, 128): ((128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 64, 128, 4, 3), (64, 64, 128, 8, 2)),
     (1, 256): ((128, 64, 256, 8, 2), (64, 64, 256, 8, 2), (64, 32, 256, 8, 2)),
+    (1, 512): ((64, 32, 64, 8, 2), (64, 16, 64, 8, 2)),
     (3, 64): ((128, 64, 64, 8, 2), (64, 64, 64, 8, 2), (64, 32, 64, 8, 2), (64, 32, 64, 4, 2)),
     (3, 128): ((64, 64, 64, 8, 2), (64, 32, 64, 4, 2), (64, 16, 64, 8, 1)),
     (3, 256): ((64, 16, 64, 8, 1),),
+    (3, 512): ((32, 16, 64, 8, 1),),
 }
 """(rows, columns of a step, elements of the head of a step, warps, stages) that keep everything in registers, by products
 for each one that is asked and by head size. Beyond them the assembler spills on one target or the other."""

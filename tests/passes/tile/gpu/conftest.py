@@ -143,6 +143,8 @@ CASES: dict[str, Case] = {
     "attention_long_mask": heads(bf16, (1, 4, 1, 16), (1, 2, 3000, 16), (1, 2, 3000, 16), (1, 1, 1, 3000), mask=boolean),
     "attention_long_causal": heads(f16, (1, 2, 70, 64), (1, 1, 4100, 64), (1, 1, 4100, 64), causal=True),
     "attention_wide": heads(f32, (1, 1, 20, 300), (1, 1, 90, 300), (1, 1, 90, 20)),
+    "attention_wide_f16": heads(f16, (1, 2, 70, 512), (1, 1, 90, 512), (1, 1, 90, 300), causal=True),
+    "attention_too_wide": heads(f32, (1, 1, 20, 600), (1, 1, 90, 600), (1, 1, 90, 20)),
     "softmax": Case("softmax", ((f32, ("B", 5, "S")),), {"axis": 2}),
     "softmax_unbounded": Case("softmax", ((f32, ("U", "U")),), {"axis": 1}),
     "softmax_outer": Case("softmax", ((f32, (70, 150)),), {"axis": 0}),

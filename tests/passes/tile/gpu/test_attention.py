@@ -152,7 +152,7 @@ def test_the_query_is_read_once_and_the_last_rows_come_first() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("key", [(1, 64), (1, 128), (1, 256)])
+@pytest.mark.parametrize("key", [(1, 64), (1, 128), (1, 256), (1, 512)])
 def test_preferred_tiles_stay_in_registers(key: tuple[int, int], target: str) -> None:
     machine = gpu_target(target)
     for causal in (False, True):

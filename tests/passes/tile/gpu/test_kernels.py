@@ -32,7 +32,7 @@ from .conftest import product_of
 SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
     *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "unbounded_sum", "convolution"),
-    *("attention", "attention_causal_groups", "attention_long_causal", "attention_long_f32", "attention_long_mask"),
+    *("attention", "attention_causal_groups", "attention_long_causal", "attention_long_f32", "attention_long_mask", "attention_wide_f16"),
 )
 OTHERS = (
     "attention_long",
@@ -59,6 +59,7 @@ INTERPRETED = (
         "attention_one_row",
         "attention_long",
         "attention_long_mask",
+        "attention_wide_f16",
     ),
     *("one_row_f32", "softmax_unbounded", "layer_norm", "argmax_long", "argmin_last", "cumsum", "cumsum_unbounded"),
     *("layer_norm_few", "softmax_few", "logsumexp_few", "reduce_max_few"),

@@ -22,7 +22,7 @@ SM_90A = gpu_target("sm_90a")
 
 REFUSALS = [
     (GpuAttention(), "softmax", "the region is not a product, a maximum and two sums that end in one result"),
-    (GpuAttention(), "attention_wide", "head size 300 is not a number from 1 to 256"),
+    (GpuAttention(), "attention_too_wide", "head size 600 is not a number from 1 to 512"),
     (Tensor(), "softmax", "the region has 2 reductions, expected one"),
     (Tensor(), "one_row_f32", "there are no rows of their own (a matrix-vector product)"),
     (Tensor(), "linear_i64", "matrix instructions do not sum i64 and i64 in i64"),
