@@ -176,7 +176,7 @@ def unmet(contract: Contract, options: BuildOptions, *, is_whole: bool = True) -
         elif not all(set(words) <= realised for realised in found):
             why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common()
             said = [reason if len(why) == 1 else f"{reason} ({count})" for reason, count in why[:REASONS]]
-            said += [f"and {len(why) - REASONS} other reasons"] if len(why) > REASONS else []
+            said += [f"and {len(why) - REASONS} other reason{'s' * (len(why) - REASONS != 1)}"] if len(why) > REASONS else []
             yield f"{name} {_done(parts, found)}" + (f": {'; '.join(said)}" if said else "")
     if options.precision is not None:
         yield from _not_narrowed(contract, options.precision, is_whole=is_whole)

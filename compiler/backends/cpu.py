@@ -73,7 +73,7 @@ class CpuBackend:
             texts = KernelTexts(machine, objects.begin, cache)
             lowered, sources = _lower_printed(module, machine, choose, workload, texts)
             tuning.done(target.name, machine.name, lowered)
-            progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
+            progress.note(f"{len(lowered.kernels)} kernel{'s' * (len(lowered.kernels) != 1)} for {machine.name}")
             compiled = compile_shared(sources, machine, compiler, kernels=list(lowered.kernels), objects=objects)
         files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
         operations, moved = nominal_rates(machine)

@@ -44,7 +44,7 @@ class GpuKernels:
     def build(self, kernels: Sequence[TritonKernel]) -> dict[str, CompiledKernel | Failure]:
         """All kernels by name; ToolchainError where the toolchain builds not even the smallest one."""
         fresh = list({_made_of(kernel): kernel for kernel in kernels if _made_of(kernel) not in self.known}.values())
-        self.progress.note(f"{len(fresh)} kernels for {self.device.name}")
+        self.progress.note(f"{len(fresh)} kernel{'s' * (len(fresh) != 1)} for {self.device.name}")
         built = try_kernels(fresh, self.device, self.deadline)
         self.known.update(zip(map(_made_of, fresh), built, strict=True))
         failed = {kernel.name: each for kernel, each in zip(fresh, built, strict=True) if isinstance(each, Failure)}

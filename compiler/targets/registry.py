@@ -37,12 +37,11 @@ TARGETS: dict[str, Target] = {
 
 
 _MEANT = {
-    "h100": r"g?h100",
+    "h100": r"g?h100|cuda|gpu|nvidia|hopper",
     "h200": r"g?h200",
-    "b200": r"g?b[12]00",
+    "b200": r"g?b[12]00|blackwell",
     "b300": r"g?b300",
-    "sm_90a": r"cuda|gpu|nvidia|hopper|h800|h20",
-    "sm_100a": r"blackwell",
+    "sm_90a": r"h800|h20",
     "sm_103a": r"blackwellultra",
     "sm_120a": r"(geforce)?rtx(50[0-9][0-9](ti|super)?|pro6000)",
     "cpu": r"x86",

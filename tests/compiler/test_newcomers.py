@@ -162,7 +162,7 @@ def test_lists_of_formats_name_what_works() -> None:
 
 
 def test_targets_by_the_names_of_others(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="did you mean 'sm_90a'"):
+    with pytest.raises(UsageError, match="did you mean 'h100'"):
         parse_target("cuda")
     for line in (
         ["run", "m.ourcc", "--target", "foo"],
