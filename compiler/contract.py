@@ -251,7 +251,8 @@ def slower_decoded(contract: Contract, options: BuildOptions, parts: Iterable[tu
     done = set().union(*(implied(row.realised.split(", "), has_weight=True) for row in contract))
     requests = {} if options.quantize is None else {options.quantize: QUANTIZATIONS[options.quantize].parts}
     requests |= {} if options.sparsity is None else {options.sparsity: (options.sparsity,)}
-    asked = " with ".join(name for name, words in requests.items() if done & {*words})
+    told = {word for row in contract for word in row.requested.split(", ")}
+    asked = " with ".join(name for name, words in requests.items() if done & {*words} or not told & {*words})
     for name, coded, plain, dtypes in parts:
         if asked and coded > (1 + LITTLE) * plain:
             yield (

@@ -15,7 +15,19 @@ from onnx import TensorProto, helper, numpy_helper
 import ourcc
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands.inspect import describe_engine_contract
-from ourcc.compiler.contract import BUILT, MERGED, NO_INSTRUCTION, OWN, contract_of, enforce, is_notable, source_ops, unmet, violations
+from ourcc.compiler.contract import (
+    BUILT,
+    MERGED,
+    NO_INSTRUCTION,
+    OWN,
+    contract_of,
+    enforce,
+    is_notable,
+    slower_decoded,
+    source_ops,
+    unmet,
+    violations,
+)
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.requests import parse_requirement
@@ -414,6 +426,15 @@ def test_reasons_of_several_words_are_told_apart() -> None:
         "int8-weight changes not the one weight: it is a table",
         f"2:4 changes not the one weight: {why}",
     ]
+
+
+@pytest.mark.parametrize(("realised", "asked"), [("fp32, int8-weight", "int8-weight"), ("fp32", ""), ("fp32, 2:4", "2:4")])
+def test_formats_that_changed_nothing_make_nothing_slower(realised: str, asked: str) -> None:
+    """As where a model's own weights are coded."""
+    options = build_options({"quantize": "int8-weight", "sparsity": "2:4"})
+    contract = Contract((ContractRow("fc", "linear", "int8-weight, 2:4", realised, "it is coded already"),))
+    notes = list(slower_decoded(contract, options, [("sm_90a", 3e-5, 1e-5, ("bf16",))]))
+    assert [note.split(" is predicted")[0] for note in notes] == ([asked] if asked else [])
 
 
 class Recorded:
