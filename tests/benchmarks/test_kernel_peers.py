@@ -20,8 +20,9 @@ from .scripts import BENCHMARKS, KERNELS, script
 RESULTS = json.loads((BENCHMARKS / "results" / "kernels.json").read_text(encoding="utf-8"))
 
 
-believe, compare, launches, recorded, inductor, every, ours, equivalents, measure = (
-    script(name, KERNELS) for name in ("believe", "compare", "launches", "recorded", "inductor", "every", "ours", "equivalents", "measure")
+believe, compare, launches, recorded, inductor, every, ours, equivalents, measure, hardware = (
+    script(name, KERNELS)
+    for name in ("believe", "compare", "launches", "recorded", "inductor", "every", "ours", "equivalents", "measure", "hardware")
 )
 
 
@@ -266,3 +267,18 @@ def test_a_sample_of_all_schedules_builds() -> None:
     assert [each.title for each in sample] == [each.title for each in every.drawn(listed, 3, 4)]
     for each in sample:
         assert not [reason for reason in every.refusals(each) if reason.startswith("unforeseen") or "cubin" in reason], each.title
+
+
+def test_measured_times_stand_first_on_the_page() -> None:
+    known = hardware.measured("H100")
+    assert len(known) == 70 and hardware.measured("B200") == []
+    page = (BENCHMARKS / "results" / "kernels.md").read_text(encoding="utf-8")
+    assert page.index(hardware.summary(known)) < page.index("## Beside peers")
+    assert hardware.table(known, RESULTS["problems"]) in page
+
+
+def test_measured_classes_have_their_mean_and_their_least() -> None:
+    rows = [hardware.Measured("rows", name, "H100", ours, 40.0, 10.0) for name, ours in (("a", 10.0), ("b", 40.0), ("c", 80.0))]
+    (line,) = hardware.summary(rows).splitlines()[2:]
+    assert line == "| rows | H100 | 3 | 1.26 | 0.50 | c | 0.12 to 1.00 |"
+    assert hardware.table(rows[:1], []).splitlines()[2] == "| rows: a | H100 | - | 10.0 | 40.0 | 4.00 |"
