@@ -165,10 +165,7 @@ def unmet(contract: Contract, options: BuildOptions, *, is_whole: bool = True) -
     """What to tell of requests that not all ops met whole: for how many weights which part was done, and why most lack the rest. Of a
     graph that is not the whole model, nothing where it has no op that is asked.
     """
-    requests = [] if options.quantize is None else [QUANTIZATIONS[options.quantize]]
-    asked = [(each.name, each.promises, each.parts) for each in requests]
-    asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
-    for name, words, parts in asked:
+    for name, words, parts in _formats(options):
         rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
         found = [implied(row.realised.split(", "), has_weight=True) for row in rows]
         if not rows and is_whole:
@@ -180,6 +177,15 @@ def unmet(contract: Contract, options: BuildOptions, *, is_whole: bool = True) -
             yield f"{name} {_done(parts, found)}" + (f": {'; '.join(said)}" if said else "")
     if options.precision is not None:
         yield from _not_narrowed(contract, options.precision, is_whole=is_whole)
+
+
+def _formats(options: BuildOptions) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """The formats that are asked for: each with what it promises, and the parts that it is done in."""
+    if options.quantize is not None:
+        asked = QUANTIZATIONS[options.quantize]
+        yield asked.name, asked.promises, asked.parts
+    if options.sparsity is not None:
+        yield options.sparsity, (options.sparsity,), (options.sparsity,)
 
 
 def _not_narrowed(contract: Contract, precision: str, *, is_whole: bool) -> Iterator[str]:
@@ -249,10 +255,8 @@ def slower_decoded(contract: Contract, options: BuildOptions, parts: Iterable[tu
     the dtypes that follow.
     """
     done = set().union(*(implied(row.realised.split(", "), has_weight=True) for row in contract))
-    requests = {} if options.quantize is None else {options.quantize: QUANTIZATIONS[options.quantize].parts}
-    requests |= {} if options.sparsity is None else {options.sparsity: (options.sparsity,)}
     told = {word for row in contract for word in row.requested.split(", ")}
-    asked = " with ".join(name for name, words in requests.items() if done & {*words} or not told & {*words})
+    asked = " with ".join(name for name, _, words in _formats(options) if done & {*words} or not told & {*words})
     for name, coded, plain, dtypes in parts:
         if asked and coded > (1 + LITTLE) * plain:
             yield (

@@ -69,7 +69,7 @@ def compared(
             found.append(
                 line
                 | {"us": row["us"], "peer": name, "peer us": best["us"], "ratio": round(best["us"] / row["us"], 3)}
-                | {"ours bound": row["bound"], "configuration": f"{best['title']}; {configuration}"[:LONGEST]}
+                | {"ours bound": row["bound"], "configuration": f"{best['title']}; {configuration}"[:240]}
             )
     return found
 
@@ -119,7 +119,7 @@ def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]], 
         if "reason" in line:
             text += f"\n| {title} | - | {line['reason'].replace('|', '/')} | | | | |"
             continue
-        shown = (line["us"], line["ours bound"], line["peer"], line["peer us"], line["ratio"], _plain(_whole_words(line["configuration"])))
+        shown = (line["us"], line["ours bound"], line["peer"], line["peer us"], line["ratio"], _plain(_shortened(line["configuration"])))
         text += f"\n| {title} | " + " | ".join(map(str, shown)) + " |"
     said = (
         "## Beside published rates\n\nOther cards, clocks and, of products, shapes; cards that draw more than they may run slower than "
@@ -128,9 +128,9 @@ def page(lines: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]], 
     return f"{text}\n\n{said}\n\n{shares(rows)}"
 
 
-def _whole_words(text: str) -> str:
-    """A list of settings up to the last whole one, where it was cut."""
-    return text if len(text) < LONGEST else text.rpartition(", ")[0] + ", ..."
+def _shortened(text: str) -> str:
+    """A list of settings up to the last whole one for which there is room."""
+    return text if len(text) < LONGEST else text[:LONGEST].rpartition(", ")[0] + ", ..."
 
 
 def _plain(text: str) -> str:

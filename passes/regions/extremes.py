@@ -8,6 +8,7 @@ from ...ir import dims
 from ...ir.expression import Apply, Constant, Index
 from ...ir.region import Reduce, Ref, Region, Scalar, Statement, Store
 from ...ir.types import boolean, i32, i64
+from .simplify_region import unused
 
 
 def in_two_folds(region: Region) -> Region:
@@ -19,17 +20,15 @@ def in_two_folds(region: Region) -> Region:
     body: list[Statement] = []
     for statement in region.body:
         if isinstance(statement, Reduce) and statement.kind.startswith("arg"):
-            body += _folds(region, statement, taken)
+            body += _folds(statement, taken)
         else:
             body.append(statement)
     return replace(region, body=tuple(body))
 
 
-def _folds(region: Region, fold: Reduce, taken: set[str]) -> tuple[Reduce, Reduce]:
+def _folds(fold: Reduce, taken: set[str]) -> tuple[Reduce, Reduce]:
     (axis,) = fold.over
-    name = f"{fold.name}_extreme"
-    while name in taken:
-        name += "_"
+    name = unused(f"{fold.name}_extreme", taken)
     taken.add(name)
     value: Scalar = Apply("cast", (fold.value,), i32) if fold.value.dtype == boolean else fold.value
     extreme = Reduce(name, fold.axes, "max" if fold.kind.startswith("argmax") else "min", fold.over, value, value.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -50,6 +50,32 @@ def split_axis(region: Region, name: str, sizes: Sequence[int], symbols: dims.Fa
         if simpler == made:
             return made
         made = simpler
+
+
+def join_axes(region: Region, names: Sequence[str], name: str, symbols: dims.Facts) -> Region:
+    """The region with axes as one called `name` where the first of them stood, neighbours along the last; all but the first have known
+    lengths.
+
+    Before: y[i, k] = x[k, i]    After: y[r // K, r % K] = x[r % K, r // K]   (r = K*i + k)
+    """
+    first, *others = names
+    places: dict[str, Dim] = {}
+    size = 1
+    for each in reversed(others):
+        length = dims.number(region.axis(each).extent)
+        places[each] = dims.symbol(name) // size % length
+        size *= length
+    places[first] = dims.symbol(name) // size
+    joined = Axis(name, region.axis(first).extent * size)
+    axes = tuple(joined if axis.name == first else axis for axis in region.axes if axis.name not in others)
+    return with_axes_as(region, places, axes, Region("", (), (), axes, ()).facts(symbols))
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """The name, or one that begins so, which is not taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def with_axes_as(region: Region, axis_map: dict[str, Dim], axes: tuple[Axis, ...], facts: dims.Facts) -> Region:

@@ -278,7 +278,7 @@ def _bounds(limit: Limit, block: Block) -> tuple[bool, Dim, Dim] | None:
 
 def _slope(place: Dim, row: str) -> int | None:
     """What a place grows by with a row, or with a group of rows beside each other that share it; None where that is no constant."""
-    size = max((size for size in _divisors(place, row)), default=1)
+    size = max(_divisors(place, row), default=1)
     group = dims.symbol(UNUSED)
     facts = Facts().with_range(UNUSED, 0, None)
     first, last = (dims.simplify(dims.substitute(place, {row: group * size + within}), facts) for within in (0, size - 1))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ....ir import dims
 from ....ir.tile.program import AxisDecl, Launch, Let, Load, Reduce, Ref, Scan, Statement, Store, TileType, transform, walk
-from .parts import unused
+from ...regions.simplify_region import unused
 
 HELD = 48
 """Words that a thread holds at most across a fold: with them, and with what it computes in, 1,024 threads of a processor share its

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ....ir import dims
-from ....ir.region import Axis, Region
+from ....ir.region import Region
 from ...regions.contraction import axes_of
-from ...regions.simplify_region import split_axis, with_axes_as
+from ...regions.simplify_region import join_axes, split_axis
 from ...regions.split_groups import groups_of
 from ..schedule import Match, Problem, Schedule
 from ..softmax import Attention, read_attention
@@ -78,20 +77,10 @@ def _rows_of_heads(problem: Problem, found: Attention) -> Iterator[Reading]:
             made = region if name in shared else split_axis(region, name, [size], symbols)
             group = name if name in shared else made.axes[region.axes.index(region.axis(name)) + 1].name
             if found.row is not None:
-                made, group = _beside(problem, made, found.row, group, size)
+                # The heads of a row beside each other.
+                rows = free_name(replace(problem, region=made), found.row)
+                made, group = join_axes(made, (found.row, group), rows, symbols), rows
             after = read_attention(made)
             if isinstance(after, Attention) and after.row == group:
                 yield Reading(size, made, after)
                 return
-
-
-def _beside(problem: Problem, region: Region, row: str, group: str, size: int) -> tuple[Region, str]:
-    """The region with rows and heads of a group as one axis, the heads of a row beside each other; and its name.
-
-    Before: y[i, h] = x[i, 64*h]    After: y[r // 4, r % 4] = x[r // 4, 64*(r % 4)]   (r = 4*i + h)
-    """
-    name = free_name(replace(problem, region=region), row)
-    place = dims.symbol(name)
-    axes = tuple(Axis(name, axis.extent * size) if axis.name == row else axis for axis in region.axes if axis.name != group)
-    facts = Region("", (), (), axes, ()).facts(problem.symbols)
-    return with_axes_as(region, {row: place // size, group: place % size}, axes, facts), name

@@ -9,8 +9,8 @@ from ....ir import dims
 from ....ir.expression import Apply, Constant, Index
 from ....ir.region import Axis, Let, Reduce, Ref, Region, Scalar, Store, subscripted, substitute, transform, walk
 from ....ir.types import boolean, i64
+from ...regions.simplify_region import unused
 from ..accesses import apart
-from .parts import unused
 
 NOWHERE = -1
 """A place outside of every output."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any
 
 from ....ir.region import Operand
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Param
 from ....ir.workload import Point
+from ...regions.simplify_region import unused
 from ..schedule import Match, Problem, seconds
 
 LARGEST = 16 * 2**20
@@ -45,13 +45,6 @@ def free_name(problem: Problem, name: str) -> str:
     """A name that nothing of a problem has."""
     region = problem.region
     return unused(name, {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges))
-
-
-def unused(name: str, taken: Container[str]) -> str:
-    """The name, or one that begins so, which is not taken."""
-    while name in taken:
-        name += "_"
-    return name
 
 
 def space_param(space: Operand, role: str) -> Param:

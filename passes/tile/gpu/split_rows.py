@@ -8,11 +8,10 @@ Blelloch, 1990).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir import dims
-from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant, Index
 from ....ir.region import SCANS, Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
 from ....ir.region.stores import Fold, needed, references, stores_of, together
@@ -21,11 +20,11 @@ from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import DType, TensorType, boolean, i64
 from ...regions.extremes import in_two_folds
 from ...regions.rebase import rebase
-from ...regions.simplify_region import with_axes_as
+from ...regions.simplify_region import join_axes, unused
 from ..folds import identity
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
-from .parts import LARGEST, free_name, space_param, unused, why_whole
+from .parts import LARGEST, free_name, space_param, why_whole
 from .rows import Rows
 from .shape import LAUNCH_SECONDS, memory_seconds, power_of_two, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
@@ -124,9 +123,14 @@ def read_rows(problem: Problem) -> LongRows | str:
     others = {each.name for each in region.axes} - {*over}
     if any(set(fold.axes) != others for fold in reduces) or not others <= set(stores[0].axes):
         return "its folds are not of single rows"
-    if totals and (len(over) > 1 or not _runs_last(region, totals)):
+    before = [statement for statement in region.body if not isinstance(statement, Store)]
+    folded = [statement for statement in before if not isinstance(statement, Let)]
+    if totals and (len(over) > 1 or not all(can_shift(before, fold.value, over[0]) for fold in folded)):
         return "a running fold is read by another fold"
-    region, axis = _together(problem, region, over)
+    axis = over[0]
+    if len(over) > 1:
+        axis = free_name(problem, "row")
+        region = join_axes(region, [each.name for each in region.axes if each.name in over], axis, problem.symbols)
     return LongRows(region, axis, totals, _stages(region, dims.number(region.axis(axis).extent), totals.values()))
 
 
@@ -143,44 +147,6 @@ def _with_totals(region: Region) -> tuple[Region, dict[str, str]]:
             body.append(Reduce(name, rows, SCANS[statement.kind], (statement.along,), statement.value, statement.dtype))
         body.append(statement)
     return replace(region, body=tuple(body)), totals
-
-
-def _runs_last(region: Region, totals: Mapping[str, str]) -> bool:
-    """Whether no fold reads a running one, and those that are exclusive can be computed one place before."""
-    lets = {statement.name: statement for statement in region.body if isinstance(statement, Let)}
-    for statement in region.body:
-        if isinstance(statement, Reduce | Scan):
-            pending = [*references(statement)]
-            while pending:
-                name = pending.pop()
-                if name in totals:
-                    return False
-                pending += references(lets[name]) if name in lets else ()
-        if isinstance(statement, Scan) and statement.exclusive:
-            before = [each for each in region.body if not isinstance(each, Store)]
-            if not can_shift(before, statement.value, statement.along):
-                return False
-    return True
-
-
-def _together(problem: Problem, region: Region, over: Sequence[str]) -> tuple[Region, str]:
-    """The region with axes that are folded together as one, and its name.
-
-    Before: sum j, k: x[i, j, k]    After: sum r: x[i, r // K, r % K]   (r = K*j + k)
-    """
-    if len(over) == 1:
-        return region, over[0]
-    name = free_name(problem, "row")
-    place, places = dims.symbol(name), dict[str, Dim]()
-    size = 1
-    for axis in reversed([each for each in region.axes if each.name in over]):
-        extent = dims.number(axis.extent)
-        places[axis.name] = place // size % extent
-        size *= extent
-    first = next(each.name for each in region.axes if each.name in over)
-    places[first] = place // (size // dims.number(region.axis(first).extent))
-    axes = tuple(Axis(name, size) if each.name == first else each for each in region.axes if each.name == first or each.name not in over)
-    return with_axes_as(region, places, axes, Region("", (), (), axes, ()).facts(problem.symbols)), name
 
 
 def _stages(region: Region, extent: int, totals: Collection[str]) -> dict[str, int]:
@@ -234,7 +200,9 @@ class _Launches:
         axes = (*self.region.axes, Axis(self.part, self.parts), Axis(self.every, self.parts))
         region = Region(self.region.name, (*self.region.inputs, *earlier), tuple(outputs), axes, (*body, *stores))
         statements = needed(region, *stores)
-        used = {axis for s in (*statements, *stores) for axis in (*s.axes, *(s.over if isinstance(s, Reduce) else ()))} | {self.part}
+        used = {axis for s in (*statements, *stores) for axis in (*s.axes, *(s.over if isinstance(s, Reduce) else ()))}
+        # What a program has of the long axis is its part; results of whole rows are one program's.
+        used |= {self.part} if self.axis in used else set()
         padded = {self.every: power_of_two(self.parts), self.axis: self.chunk}
         whole = {name: size for name, size in padded.items() if name in used}
         grid: dict[str, int | None] = dict.fromkeys(axis.name for axis in axes if axis.name in used - whole.keys())

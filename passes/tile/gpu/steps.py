@@ -13,11 +13,11 @@ from ....ir.region.stores import needed, stores_of
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType
+from ...regions.simplify_region import unused
 from ..accesses import apart
 from ..schedule import Match, Order, Problem, Schedule, by_tile
 from .elementwise import tile_axes
 from .overwritten import search_of
-from .parts import unused
 from .rows import tile_rows
 from .scatter import Scatter, by_atomics
 from .sequence import Sequence

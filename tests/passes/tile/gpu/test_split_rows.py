@@ -236,3 +236,11 @@ def test_running_folds_in_parts(op: str, dtype: DType, exclusive: bool, reverse:
         verify(program, problem.symbols)
         verdict = judge(run(program, given, {}, problem.symbols)["y"], expected, exact)
         assert verdict.passed, f"{schedule}: {verdict.reason}"
+
+
+def test_results_of_whole_rows_are_written_once(cases: dict[str, Any]) -> None:
+    """The launch that adds up what parts gave has a program for each row, not for each part, where nothing varies along rows."""
+    *_, last = program_of(cases["sum_few"].problem()).launches
+    assert [axis.high for axis in last.grid] == [2]
+    *_, last = program_of(cases["softmax_few"].problem()).launches
+    assert len(last.grid) == 2
